@@ -1,0 +1,167 @@
+"""The decoder that the schedule drives: rows join and leave at any step, each advances by its own acceptance.
+
+A step is one prefill chunk, if prompts wait, and one decoding round, if rows decode. A row's tokens depend on its
+prompt and the model alone: not on its neighbours, its slot, the block, or whether it drafts.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from batchgen.engine.drafters.protocol import Drafter
+from batchgen.engine.prefill import PrefillGroup, choose_group
+from batchgen.engine.row import Row
+from batchgen.engine.speculative import Slots, decode_round
+from batchgen.engine.target.model import Target
+from batchgen.types import Generation, Request
+
+# MLX keeps freed buffers for reuse; rows of many lengths leave many sizes behind.
+_CLEAR_CACHE_ROUNDS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderOptions:
+    """How the decoder works; none of it changes a row's tokens."""
+
+    max_rows: int
+    block_size: int
+    prefill_chunk: int
+    bucket_slots: bool
+
+
+class BatchDecoder:
+    """Continuous batching over a target and, if there is one, a drafter."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        options: DecoderOptions,
+        eos_token_ids: frozenset[int],
+        clock: Callable[[], float],
+    ) -> None:
+        self.target, self.drafter, self.options = target, drafter, options
+        self._eos_token_ids, self._clock = eos_token_ids, clock
+        self._waiting: deque[Request] = deque()
+        self._group: PrefillGroup | None = None
+        self._rows: list[Row | None] = []
+        self._slots = self._empty_slots()
+        self._num_rounds = 0
+
+    @property
+    def max_rows(self) -> int:
+        return self.options.max_rows
+
+    @property
+    def num_rows(self) -> int:
+        prefilling = 0 if self._group is None else self._group.num_rows
+        return len(self._waiting) + prefilling + self._num_decoding
+
+    @property
+    def _num_decoding(self) -> int:
+        return sum(row is not None for row in self._rows)
+
+    def admit(self, requests: Sequence[Request]) -> None:
+        assert self.num_rows + len(requests) <= self.max_rows
+        self._waiting.extend(requests)
+
+    def step(self) -> list[Generation]:
+        finished: list[Generation] = []
+        if self._group is None and self._waiting:
+            self._group = self._begin_group()
+        if self._group is not None:
+            finished += self._prefill_turn(self._group)
+        if self._num_decoding:
+            finished += self._round()
+        return finished
+
+    def _begin_group(self) -> PrefillGroup:
+        chosen = choose_group([len(request.tokens) for request in self._waiting], self.options.prefill_chunk)
+        now_s = self._clock()
+        rows = [self._new_row(self._waiting[index], now_s) for index in chosen]
+        self._waiting = deque(request for index, request in enumerate(self._waiting) if index not in set(chosen))
+        return PrefillGroup(rows, self.target, self.drafter, self.options.prefill_chunk)
+
+    def _new_row(self, request: Request, now_s: float) -> Row:
+        counts = [0] * self.options.block_size
+        return Row(request, now_s, self._eos_token_ids, acceptance_counts=counts)
+
+    def _prefill_turn(self, group: PrefillGroup) -> list[Generation]:
+        """Reads a chunk; rows that reached their prompt's end move to slots, or are finished by their first token."""
+        done = group.turn(self._clock)
+        rows = {index: row for index in done if (row := group.rows[index]) is not None}
+        self._join(group, {index: row for index, row in rows.items() if row.finish_reason is None})
+        for index in done:
+            group.rows[index] = None
+        if group.num_rows == 0:
+            self._group = None
+        return [row.generation(row.first_token_s) for row in rows.values() if row.finish_reason is not None]
+
+    def _join(self, group: PrefillGroup, rows: dict[int, Row]) -> None:
+        if not rows:
+            return
+        free = [slot for slot, row in enumerate(self._rows) if row is None]
+        if len(free) < len(rows):
+            num_slots = self._bucket(len(self._rows) - len(free) + len(rows))
+            free += range(len(self._rows), num_slots)
+            self._rows += [None] * (num_slots - len(self._rows))
+            self._slots.resize(num_slots)
+        chosen, sources = free[: len(rows)], list(rows)
+        self._slots.state.put(chosen, group.state, sources)
+        if self._slots.context is not None and group.context is not None:
+            self._slots.context.put(chosen, group.context, sources)
+        self._slots.anchors[mx.array(chosen)] = mx.array([row.tokens[-1] for row in rows.values()], dtype=mx.int32)
+        for slot, row in zip(chosen, rows.values(), strict=True):
+            self._rows[slot] = row
+
+    def _round(self) -> list[Generation]:
+        self._compact()
+        lengths = [0 if row is None else row.block_length(self.options.block_size) for row in self._rows]
+        verdict = decode_round(self.target, self.drafter, self._slots, lengths)
+        now_s = self._clock()
+        left: list[int] = []
+        finished: list[Generation] = []
+        for slot, row in enumerate(self._rows):
+            if row is None:
+                continue
+            row.emit(verdict.choices[slot], verdict.num_accepted[slot], lengths[slot])
+            if row.finish_reason is not None:
+                left.append(slot)
+                finished.append(row.generation(now_s))
+                self._rows[slot] = None
+        self._leave(left)
+        self._num_rounds += 1
+        if self._num_rounds % _CLEAR_CACHE_ROUNDS == 0:
+            mx.clear_cache()
+        return finished
+
+    def _leave(self, slots: Sequence[int]) -> None:
+        if not self._num_decoding:
+            self._rows, self._slots = [], self._empty_slots()
+            return
+        if slots:
+            self._slots.state.release(slots)
+        self._slots.state.settle(max(row.length for row in self._rows if row is not None))
+
+    def _compact(self) -> None:
+        """Drops empty slots that no waiting row is going to fill."""
+        arriving = len(self._waiting) + (0 if self._group is None else self._group.num_rows)
+        wanted = self._bucket(min(self._num_decoding + arriving, self.max_rows))
+        if wanted >= len(self._rows):
+            return
+        live = [slot for slot, row in enumerate(self._rows) if row is not None]
+        keep = live + [slot for slot, row in enumerate(self._rows) if row is None][: wanted - len(live)]
+        self._slots.take(keep)
+        self._rows = [self._rows[slot] for slot in keep]
+
+    def _bucket(self, num_rows: int) -> int:
+        """Where every new shape costs (GPUs plan and compile for it), slots come in powers of two."""
+        if not self.options.bucket_slots:
+            return num_rows
+        return min(1 << (num_rows - 1).bit_length(), self.max_rows)
+
+    def _empty_slots(self) -> Slots:
+        context = None if self.drafter is None else self.drafter.make_context(0)
+        return Slots(self.target.make_state(0), context, mx.zeros((0,), mx.int32))
