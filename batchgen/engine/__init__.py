@@ -1,8 +1,52 @@
 """How tokens are made: the only room that decodes with mlx.
 
-Importing it loads a fast BLAS first, where one is needed and found, so it comes before any import of mlx.
+Importing it loads a fast BLAS first, where one is needed and found, so it comes before any import of mlx; mlx itself
+is imported only by `load`. `check_pair` tells from config files alone whether a model and a drafter can be used.
 """
 
-from batchgen.engine.blas import preload
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batchgen.engine.blas import Blas, preload
+
+if TYPE_CHECKING:
+    from batchgen.engine.decoder import BatchDecoder
+
+__all__ = ["BLAS", "Blas", "EngineOptions", "check_pair", "load"]
 
 BLAS = preload()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How to decode. None leaves a choice to the engine; nothing here but `eos_token_ids` and `dtype` changes tokens.
+
+    `block_size` counts the anchor and its drafts; it is the drafter's own where None, and 1 without a drafter.
+    `dtype` is float32, bfloat16 or float16; None is float32 on a CPU and the checkpoint's own on a GPU.
+    """
+
+    eos_token_ids: frozenset[int]
+    clock: Callable[[], float]
+    max_rows: int | None = None
+    block_size: int | None = None
+    prefill_chunk: int = 512
+    dtype: str | None = None
+
+
+def check_pair(model: Path, drafter: Path | None, vocab_size: int | None = None) -> None:
+    """Raises ModelError, from config.json files alone, if the engine cannot serve the model or the pair.
+
+    `vocab_size` is the tokenizer's, which the model's must cover.
+    """
+    from batchgen.engine.pair import check_folders
+
+    check_folders(model, drafter, vocab_size)
+
+
+def load(model: Path, drafter: Path | None, options: EngineOptions) -> "BatchDecoder":
+    """Reads the weights and returns a decoder that holds no rows yet. Raises ModelError."""
+    from batchgen.engine.loading import load_decoder
+
+    return load_decoder(model, drafter, options)

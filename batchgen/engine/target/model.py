@@ -3,8 +3,7 @@
 Supported model types are named here; any other is refused before a weight is read.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,23 +73,3 @@ def _cast(model: nn.Module, dtype: mx.Dtype) -> None:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's config.json as a mapping, or a ModelError that says what stands there."""
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror}); a model folder holds a config.json") from error
-    except ValueError as error:
-        raise ModelError(f"{path}: is not JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{path}: holds {type(config).__name__}, not a mapping")
-    return config
-
-
-def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that describes the decoder; multimodal checkpoints nest it."""
-    nested = config.get("text_config")
-    return nested if isinstance(nested, Mapping) else config

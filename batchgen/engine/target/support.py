@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from batchgen.engine.config_file import text_config
 from batchgen.errors import ModelError
 
 SUPPORTED_TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_5")
@@ -20,7 +21,7 @@ def check_target(folder: Path, config: Mapping[str, Any]) -> None:
             f"{folder}/config.json: model_type {model_type!r} is not supported; "
             f"supported are {', '.join(SUPPORTED_TYPES)}"
         )
-    text = config.get("text_config") or config
+    text = text_config(config)
     sliding = [kind for kind in text.get("layer_types") or [] if kind == "sliding_attention"]
     if sliding and model_type in ("llama", "mistral"):
         raise ModelError(f"{folder}/config.json: sliding-window attention of {model_type} targets is not supported")

@@ -1,0 +1,43 @@
+"""From folders to a decoder: reads weights, settles what the options leave open, and says what was chosen."""
+
+from pathlib import Path
+
+import mlx.core as mx
+
+from batchgen.engine import EngineOptions
+from batchgen.engine.config_file import read_config
+from batchgen.engine.decoder import BatchDecoder, DecoderOptions
+from batchgen.engine.drafters import load_drafter
+from batchgen.engine.drafters.config import DrafterConfig
+from batchgen.engine.pair import check_folders
+from batchgen.engine.target.model import load_target
+
+# A round's cost grows with rows times block on a CPU; on a GPU up to about this many rows are nearly free.
+_MAX_ROWS_CPU = 16
+_MAX_ROWS_GPU = 32
+
+
+def load_decoder(model: Path, drafter: Path | None, options: EngineOptions) -> BatchDecoder:
+    """Reads model and drafter and returns a decoder without rows. Raises ModelError, before any weight where it can."""
+    check_folders(model, drafter, None)
+    on_gpu = mx.default_device().type == mx.DeviceType.gpu
+    dtype = _dtype(options.dtype, on_gpu, is_quantized="quantization" in read_config(model))
+    tap = () if drafter is None else DrafterConfig.from_folder(drafter).target_layer_ids
+    target = load_target(model, tap, dtype)
+    draft_model = None if drafter is None else load_drafter(drafter, target.embed, target.logits, dtype)
+    block_size = 1 if draft_model is None else options.block_size or draft_model.block_size
+    chosen = DecoderOptions(
+        max_rows=options.max_rows or (_MAX_ROWS_GPU if on_gpu else _MAX_ROWS_CPU),
+        block_size=block_size,
+        prefill_chunk=options.prefill_chunk,
+        bucket_slots=on_gpu,
+    )
+    return BatchDecoder(target, draft_model, chosen, options.eos_token_ids, options.clock)
+
+
+def _dtype(name: str | None, on_gpu: bool, is_quantized: bool) -> mx.Dtype | None:
+    """The dtype to recast to; CPUs compute bf16 and fp16 slower than float32, so float32 is their default."""
+    if name is not None:
+        chosen: mx.Dtype = getattr(mx, name)
+        return chosen
+    return None if on_gpu or is_quantized else mx.float32

@@ -1,0 +1,3 @@
+"""Loads the fast BLAS before any test module imports mlx."""
+
+import batchgen.engine  # noqa: F401
