@@ -4,13 +4,13 @@ Reads config files only: no tensor is opened and no mlx is touched here, so a wr
 weight is read. Every refusal is one ModelError that names file, key, what was found and what was expected.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from batchgen.engine.config_file import read_config, text_config
 from batchgen.errors import ModelError
 
 FULL = "full_attention"
@@ -72,7 +72,7 @@ class DrafterConfig:
     def from_folder(cls, folder: Path) -> "DrafterConfig":
         """Reads `folder`/config.json; raises ModelError for whatever the drafters here cannot run exactly."""
         path = folder / "config.json"
-        top = _Section(path, _read_object(path))
+        top = _Section(path, read_config(folder))
         _refuse_quantized(top)
         draft = top.section("dflash_config")
         version: Literal[1, 2] = 2 if "DFlash2DraftModel" in (top.values.get("architectures") or ()) else 1
@@ -107,7 +107,7 @@ class DrafterConfig:
 
 def check_pair(config: DrafterConfig, target_config: Mapping[str, Any]) -> None:
     """Raises ModelError unless the drafter was made for a target with `target_config` (its config.json, read)."""
-    text = target_config.get("text_config") or target_config
+    text = text_config(target_config)
     for key, drafter_value, target_key in (
         ("vocab_size", config.vocab_size, "vocab_size"),
         ("hidden_size", config.hidden_size, "hidden_size"),
@@ -117,13 +117,13 @@ def check_pair(config: DrafterConfig, target_config: Mapping[str, Any]) -> None:
         if target_value != drafter_value:
             raise ModelError(
                 f"{config.path}: {key} is {drafter_value}, but the target's {target_key} is {target_value}: "
-                "this drafter was made for another target."
+                "this drafter was made for another target"
             )
     last = max(config.target_layer_ids)
     if last >= text["num_hidden_layers"]:
         raise ModelError(
             f"{config.path}: dflash_config.target_layer_ids reads layer {last}, but the target has only "
-            f"{text['num_hidden_layers']} layers: this drafter was made for another target."
+            f"{text['num_hidden_layers']} layers: this drafter was made for another target"
         )
 
 
@@ -137,7 +137,7 @@ class _Section:
 
     def error(self, key: str, expected: str) -> ModelError:
         found = f"is {self.values[key]!r}" if key in self.values else "is missing"
-        return ModelError(f"{self.path}: {self.prefix}{key} {found}, expected {expected}.")
+        return ModelError(f"{self.path}: {self.prefix}{key} {found}, expected {expected}")
 
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -171,18 +171,6 @@ class _Section:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             raise self.error(key, "a number above 0")
         return float(value)
-
-
-def _read_object(path: Path) -> Mapping[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror}); a drafter folder holds a config.json.") from error
-    except ValueError as error:
-        raise ModelError(f"{path}: is not valid JSON ({error}).") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{path}: holds a {type(values).__name__}, expected an object.")
-    return values
 
 
 def _refuse_quantized(top: _Section) -> None:

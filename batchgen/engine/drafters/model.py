@@ -122,9 +122,15 @@ class DFlashModel(nn.Module):
             max_position_embeddings=config.max_position_embeddings,
         )
 
+    @property
+    def dtype(self) -> mx.Dtype:
+        """The dtype it computes in, which is that of its norms: the other weights may be quantized."""
+        dtype: mx.Dtype = self.norm.weight.dtype
+        return dtype
+
     def context_features(self, target_hidden: mx.array) -> mx.array:
         """The target's hidden states at `target_layer_ids`, side by side [B, T, ids * H] -> features [B, T, H]."""
-        features: mx.array = self.hidden_norm(self.fc(target_hidden.astype(self.fc.weight.dtype)))
+        features: mx.array = self.hidden_norm(self.fc(target_hidden.astype(self.dtype)))
         return features
 
     def project_context(self, features: mx.array, offsets: mx.array | int) -> list[KeysValues]:
@@ -138,7 +144,7 @@ class DFlashModel(nn.Module):
         """
         masks = mx.full((anchors.shape[0], block - 1), self.config.mask_token_id, dtype=anchors.dtype)
         embedded = embed(mx.concatenate([anchors[:, None], masks], axis=1))
-        return embedded.astype(self.fc.weight.dtype) * self.config.input_embedding_scale
+        return embedded.astype(self.dtype) * self.config.input_embedding_scale
 
     def hidden_states(self, x: mx.array, contexts: Sequence[KeysValues], masks: Masks, offsets: mx.array) -> mx.array:
         """Final normed states [N, L-1, H] of embedded blocks x [N, L, H]: row j predicts block row j + 1.

@@ -1,0 +1,96 @@
+"""The DFlash drafters, versions 1 and 2, behind the protocol: blocks of many rows against their own contexts.
+
+Holds the network, and borrows the target's embedding and head as plain functions. The proposal is a pure function of
+arrays, so that it can be compiled; only `extend` changes a context.
+"""
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+
+from batchgen.engine.caches.context import MAX_APPEND, DraftContext, key_positions
+from batchgen.engine.drafters.dflash2 import DFlash2Model
+from batchgen.engine.drafters.model import DFlashModel, KeysValues
+from batchgen.engine.drafters.selector import greedy_path
+from batchgen.engine.drafters.visibility import visibility
+
+ArrayFunction = Callable[[mx.array], mx.array]
+
+
+class DFlashDrafter:
+    """A drafter for greedy decoding.
+
+    `embed` maps token ids [...] to the target's embeddings [..., H], its own scale included; `head` maps final states
+    [..., H] to logits, without the target's softcap. `compiled` fuses the proposal's small operations; it pays on a
+    GPU, where launches count, while on a CPU each new shape would cost a run of the C++ compiler.
+    """
+
+    def __init__(self, model: DFlashModel, embed: ArrayFunction, head: ArrayFunction, *, compiled: bool) -> None:
+        self.model = model
+        self.config = model.config
+        self._embed = embed
+        self._head = head
+        self._draft: Callable[..., mx.array] = mx.compile(self._draft_tokens) if compiled else self._draft_tokens
+
+    @property
+    def block_size(self) -> int:
+        return self.config.block_size
+
+    @property
+    def target_layer_ids(self) -> Sequence[int]:
+        return self.config.target_layer_ids
+
+    def make_context(self, num_rows: int) -> DraftContext:
+        windows = [kind.window for kind in self.config.layer_kinds]
+        sizes = (self.config.num_key_value_heads, self.config.head_dim)
+        return DraftContext(num_rows, windows, *sizes, self.model.dtype)
+
+    def extend(self, context: DraftContext, features: mx.array, counts: mx.array) -> None:
+        """Projects all T rows and appends each row's first counts[r]; what follows them never reaches the context."""
+        num_new = features.shape[1]
+        states = self.model.context_features(features)
+        # A masked key still meets a weight of 0 in attention, and 0 times a stray NaN would be NaN.
+        states = mx.where((mx.arange(num_new) < counts[:, None])[..., None], states, 0)
+        for start in range(0, num_new, MAX_APPEND):
+            piece = states[:, start : start + MAX_APPEND]
+            pairs = self.model.project_context(piece, context.lengths)
+            context.append(pairs, mx.clip(counts - start, 0, piece.shape[1]))
+
+    def propose(
+        self, context: DraftContext, anchors: mx.array, block: int, block_lengths: mx.array | None = None
+    ) -> mx.array:
+        """Greedy drafts [R, block - 1] int32; see `Drafter.propose`."""
+        if block_lengths is None:
+            block_lengths = mx.full(anchors.shape, block, dtype=mx.int32)
+        return self._draft(context.keys_values(), context.lengths, anchors, block_lengths, block)
+
+    def hidden_and_logits(
+        self,
+        contexts: Sequence[KeysValues],
+        lengths: mx.array,
+        anchors: mx.array,
+        block_lengths: mx.array,
+        block: int,
+    ) -> tuple[mx.array, mx.array]:
+        """The block's states [R, block - 1, H] and logits [R, block - 1, V] over a context's buffers and lengths."""
+        masks = {}
+        for kind, (keys, _) in zip(self.config.layer_kinds, contexts, strict=True):
+            if kind not in masks:
+                positions = key_positions(lengths, keys.shape[2], kind.window)
+                masks[kind] = visibility(kind, positions, lengths[:, None], block, block_lengths[:, None])
+        x = self.model.embed_blocks(anchors, block, self._embed)
+        hidden = self.model.hidden_states(x, contexts, masks, lengths)
+        return hidden, self.model.logits(hidden, self._head)
+
+    def _draft_tokens(
+        self,
+        contexts: Sequence[KeysValues],
+        lengths: mx.array,
+        anchors: mx.array,
+        block_lengths: mx.array,
+        block: int,
+    ) -> mx.array:
+        hidden, logits = self.hidden_and_logits(contexts, lengths, anchors, block_lengths, block)
+        if isinstance(self.model, DFlash2Model):
+            return greedy_path(*self.model.candidate_selector.transitions(hidden, logits, anchors))
+        return mx.argmax(logits, axis=-1).astype(mx.int32)
