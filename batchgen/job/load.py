@@ -1,0 +1,148 @@
+"""A job file to a `Job`, or to one message that has a line for every problem in it.
+
+Each line reads `jobs/x.yaml:14: sampling.max_tokens: found 0, must be at least 1`. Nothing but JobError leaves this
+file, whatever the job file holds.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from yaml.nodes import MappingNode, Node, SequenceNode
+
+from batchgen.errors import JobError
+from batchgen.job.document import CoreLoader, Document, found, merged_resolvers, parse
+from batchgen.job.spec import Job
+
+_SET = "--set"
+
+# What pydantic refuses, in this project's words; `{...}` are pydantic's own figures.
+_MUST = {
+    "string_type": "must be text (in quotes, if it looks like a number or a truth value)",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "model_type": "must be a mapping of keys",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be one of {expected}",
+    "job": "{text}",
+}
+
+
+def load_job(path: Path, overrides: Mapping[str, str] | None = None) -> Job:
+    """Reads a job file.
+
+    `overrides` maps dotted keys to YAML values that stand in for what the file has, as `--set` gives them. Raises
+    JobError for whatever cannot stand.
+    """
+    document = parse(_read_text(path), str(path))
+    if not isinstance(document.root, MappingNode):
+        raise JobError(f"{path}: a job is a mapping of keys, and this is {found(document.root)}")
+    for key, text in (overrides or {}).items():
+        document.put(key.split("."), parse(text or '""', f"{_SET} {key}").root)
+    document.read()
+    _raise_problems([_line(node, keys, text) for node, keys, text in document.problems])
+    return _validate(document, path.stem)
+
+
+def job_schema() -> dict[str, Any]:
+    """JSON schema of a job file, for editors."""
+    schema = Job.model_json_schema()
+    schema["required"] = [key for key in schema["required"] if key != "name"]
+    return schema
+
+
+def dump_job(job: Job) -> str:
+    """The job with all its defaults as YAML that `load_job` reads to an equal job."""
+    return yaml.dump(job.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what any reader, of YAML 1.1 or 1.2, would take for something else than text."""
+
+    yaml_implicit_resolvers = merged_resolvers(CoreLoader, yaml.SafeDumper)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise JobError(f"{path}: no such job file (paths are relative to the current folder)") from error
+    except IsADirectoryError as error:
+        raise JobError(f"{path}: is a folder, not a job file") from error
+    except UnicodeDecodeError as error:
+        raise JobError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+    except (OSError, ValueError) as error:
+        raise JobError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _validate(document: Document, stem: str) -> Job:
+    try:
+        return Job.model_validate({"name": stem} | document.value)
+    except ValidationError as error:
+        problems = [_describe(details, document) for details in error.errors(include_url=False)]
+        _raise_problems(problems)
+        raise
+
+
+def _raise_problems(problems: Sequence[tuple[str, int, str]]) -> None:
+    if problems:
+        raise JobError("\n".join(text for _, _, text in sorted(problems)))
+
+
+def _line(node: Node, keys: Sequence[str | int], text: str) -> tuple[str, int, str]:
+    """A problem as (source, line number, the whole line), to be sorted."""
+    source, number = str(node.start_mark.name), node.start_mark.line + 1
+    place = source if source.startswith(_SET) else f"{source}:{number}"
+    return source, number, ": ".join([place, *([_dotted(keys)] if keys else []), text])
+
+
+def _dotted(keys: Sequence[str | int]) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
+
+
+def _describe(details: ErrorDetails, document: Document) -> tuple[str, int, str]:
+    keys, kind = details["loc"], details["type"]
+    key_node, node = document.find(keys)
+    if kind == "missing":
+        return _line(key_node or node, keys, "missing, and every job needs it")
+    if kind == "extra_forbidden":
+        return _line(key_node or node, keys, _unknown_key(keys))
+    must = _MUST.get(kind, "{msg}").format(**details.get("ctx", {}), msg=details["msg"]).replace("'", "")
+    if kind == "job" and isinstance(node, MappingNode | SequenceNode):
+        return _line(key_node or node, keys, must)
+    return _line(node, keys, f"found {found(node)}, {must}")
+
+
+def _unknown_key(keys: Sequence[str | int]) -> str:
+    """Why a key is refused: where it belongs, or the nearest key that may stand there, or all that may."""
+    *parents, name = [str(key) for key in keys]
+    sections = _sections()
+    here = sections.get(".".join(parents), [])
+    homes = [section for section, names in sections.items() if name in names]
+    if homes:
+        return f"unknown key, {name} belongs {'in ' + homes[0] if homes[0] else 'at the top level'}"
+    near = difflib.get_close_matches(name, here, n=1)
+    if near:
+        return f"unknown key, did you mean {near[0]}"
+    everywhere = {key: section for section, names in sections.items() for key in names if section}
+    near = difflib.get_close_matches(name, everywhere, n=1)
+    if near:
+        return f"unknown key, did you mean {everywhere[near[0]]}.{near[0]}"
+    return f"unknown key, the keys here are {', '.join(here)}"
+
+
+def _sections() -> dict[str, list[str]]:
+    """Valid keys of each section; the job's own stand under the empty name."""
+    sections = {"": list(Job.model_fields)}
+    for name, info in Job.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            sections[name] = list(info.annotation.model_fields)
+    return sections
