@@ -1,1 +1,1 @@
-""""""
+"""What a run leaves and shows while it goes: the final file, the definitions of its figures, progress."""

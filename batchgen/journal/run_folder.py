@@ -1,0 +1,171 @@
+"""The run folder `<output>.run/`: opened by one process, it says what is done and makes rows durable.
+
+    job.yaml    the job as resolved, for people
+    run.json    fingerprint, input files, starts
+    parts/      the committed rows
+    log.jsonl   which part holds which rows
+    lock        who writes here
+
+A row is done when `commit` has returned, never before. The order inside `commit` is what every crash relies on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from batchgen.errors import JournalError
+from batchgen.journal.disk import Disk
+from batchgen.journal.keys import KeySet, range_keys, to_ranges
+from batchgen.journal.lock import Holder, Lock, lock_holder
+from batchgen.journal.log import LogRecord, encode_record, read_log
+from batchgen.journal.parts import digest, part_bytes, part_name
+from batchgen.journal.record import InputRecord, RunRecord, Start, read_run_record, require_same_run
+from batchgen.journal.recover import recover
+from batchgen.types import Result
+
+RUN_FOLDER_SUFFIX = ".run"
+
+
+def run_folder_path(output: Path) -> Path:
+    """Where the run folder of an output file stands."""
+    return output.with_name(output.name + RUN_FOLDER_SUFFIX)
+
+
+class RunFolder:
+    """An open run folder, locked until `close`. `done` and `records` grow with every commit."""
+
+    def __init__(self, path: Path, run: RunRecord, lock: Lock, disk: Disk, warn: Callable[[str], None]) -> None:
+        self.path = path
+        self.run = run
+        self._lock = lock
+        self._disk = disk
+        recovered = recover(path / "log.jsonl", path / "parts", disk, warn)
+        self.done: KeySet = recovered.done
+        self.records: list[LogRecord] = list(recovered.records)
+        self._next_part = recovered.next_part
+
+    @classmethod
+    def open(
+        cls,
+        output: Path,
+        *,
+        fingerprint: Mapping[str, Any],
+        input_files: Sequence[InputRecord],
+        count_rows: Callable[[], int],
+        now: str,
+        disk: Disk,
+        warn: Callable[[str], None],
+    ) -> Self:
+        """Goes on with the folder of `output`, or begins it.
+
+        `count_rows` is asked only where the folder is new. Raises RunLockedError if a live process has the folder,
+        FingerprintError if it was begun with another job or input, JournalError if it can't be written or read.
+        """
+        path = run_folder_path(output)
+        disk.make_folder(path / "parts")
+        lock = Lock(path / "lock", now)
+        try:
+            run = read_run_record(path / "run.json")
+            if run is None:
+                run = _begin(path, fingerprint, input_files, count_rows, disk)
+            require_same_run(path / "run.json", run, fingerprint, input_files)
+            return cls(path, run, lock, disk, warn)
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def part_paths(self) -> list[Path]:
+        """The committed parts, in the order of their commits."""
+        return [self.path / "parts" / record.part for record in self.records]
+
+    @property
+    def num_errors(self) -> int:
+        """Committed rows that are error rows."""
+        return sum(record.num_errors for record in self.records)
+
+    def begin_attempt(self, run_id: str, time: str, job_yaml: str) -> int:
+        """Records one more start, and the job it was started with; returns its number, from 1."""
+        run = self.run.started(Start(run_id, time))
+        self._disk.replace_bytes(self.path / "job.yaml", job_yaml.encode(), "job")
+        self._disk.replace_bytes(self.path / "run.json", run.to_json(), "run")
+        self.run = run
+        return len(run.starts)
+
+    def commit(self, results: Sequence[Result]) -> None:
+        """Makes the rows durable: first the part, then the log line that counts it. Only then are they done."""
+        if not results:
+            return
+        repeated = [result.key for result in results if result.key in self.done]
+        ranges = to_ranges(result.key for result in results)
+        if repeated or len({result.key for result in results}) != len(results):
+            raise JournalError(f"{self.path}: a row came twice to be committed, which batchgen should never let happen")
+        name, content = part_name(self._next_part), part_bytes(results)
+        num_errors = sum(result.error is not None for result in results)
+        record = LogRecord(name, digest(content), len(results), num_errors, ranges)
+        self._disk.replace_bytes(self.path / "parts" / name, content, "part")
+        self._disk.append(self.path / "log.jsonl", encode_record(record), "log")
+        self._next_part += 1
+        self.records.append(record)
+        self.done.update(range_keys(ranges))
+
+    def close(self) -> None:
+        """Gives the folder back to other processes."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What can be told of a run folder without opening it for writing."""
+
+    path: Path
+    num_rows: int
+    num_done: int
+    num_errors: int
+    num_starts: int
+    last_start: str | None
+    holder: Holder | None
+
+
+def read_state(output: Path) -> RunState | None:
+    """Where the run of this output stands by its log, or None if it has none. Parts are not checked here."""
+    path = run_folder_path(output)
+    run = read_run_record(path / "run.json")
+    if run is None:
+        return None
+    records = read_log(path / "log.jsonl").records
+    return RunState(
+        path=path,
+        num_rows=run.num_rows,
+        num_done=sum(record.num_rows for record in records),
+        num_errors=sum(record.num_errors for record in records),
+        num_starts=len(run.starts),
+        last_start=run.starts[-1].time if run.starts else None,
+        holder=lock_holder(path / "lock"),
+    )
+
+
+def _begin(
+    path: Path,
+    fingerprint: Mapping[str, Any],
+    input_files: Sequence[InputRecord],
+    count_rows: Callable[[], int],
+    disk: Disk,
+) -> RunRecord:
+    if (path / "log.jsonl").exists() or any((path / "parts").iterdir()):
+        raise JournalError(
+            f"{path}: run.json is missing though rows are committed there; restore it, or move the folder away"
+        )
+    run = RunRecord(dict(fingerprint), tuple(input_files), count_rows())
+    disk.replace_bytes(path / "run.json", run.to_json(), "run")
+    return run

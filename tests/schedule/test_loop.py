@@ -1,0 +1,238 @@
+"""The loop: all rows, each by its key, committed as they finish; bad rows are data, a failed engine is not."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchgen.errors import EngineError, InputError, JournalError
+from batchgen.schedule.admission import look_ahead
+from batchgen.schedule.loop import MAX_PART_ROWS, Loop, LoopOptions
+from batchgen.types import Prompt, Request, Result, RowError
+from tests.fakes import FakeClock, FakeCodec, FakeDecoder
+
+
+@dataclass
+class MemoryJournal:
+    """Keeps what is committed, one list for each commit; fails at commit number `fail_at`."""
+
+    commits: list[list[Result]] = field(default_factory=list)
+    fail_at: int = 0
+
+    def commit(self, results: list[Result]) -> None:
+        if len(self.commits) + 1 == self.fail_at:
+            raise JournalError("parts/part-000001.parquet: cannot be written (No space left on device)")
+        if results:
+            self.commits.append(list(results))
+
+    @property
+    def results(self) -> list[Result]:
+        return [result for commit in self.commits for result in commit]
+
+    @property
+    def rows(self) -> list[int]:
+        return sorted(result.key.row for result in self.results)
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def advance(self, results: list[Result]) -> None:
+        self.counts.append(len(results))
+
+
+def prompts(num_rows: int) -> Iterator[Prompt]:
+    return (Prompt(row, text=f"<{row}>") for row in range(num_rows))
+
+
+def make_loop(
+    rows: Iterator[Prompt],
+    decoder: FakeDecoder,
+    journal: MemoryJournal,
+    *,
+    checkpoint_s: float = 0.0,
+    clock: FakeClock | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    watch: Watch | None = None,
+) -> Loop:
+    return Loop(
+        prompts=rows,
+        codec=FakeCodec(),
+        decoder=decoder,
+        journal=journal,
+        progress=watch or Watch(),
+        options=LoopOptions(max_tokens=8, checkpoint_s=checkpoint_s, seed=7, attempt=2, run_id="second"),
+        clock=clock or FakeClock(),
+        should_stop=should_stop,
+    )
+
+
+@given(
+    num_rows=st.sampled_from([0, 1, 7, 16, 17, 60, 61]),
+    max_rows=st.sampled_from([1, 3, 17, 50]),
+    checkpoint_s=st.sampled_from([0.0, 1.0, 5.0, 1e9]),
+    bad=st.sets(st.integers(0, 60)),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_row_comes_out_once_with_its_own_answer(
+    num_rows: int, max_rows: int, checkpoint_s: float, bad: set[int]
+) -> None:
+    rows = (Prompt(row, text=f"<{row}>" + " TOO LONG" * (row in bad)) for row in range(num_rows))
+    journal, watch, decoder = MemoryJournal(), Watch(), FakeDecoder(max_rows)
+    make_loop(rows, decoder, journal, checkpoint_s=checkpoint_s, clock=FakeClock(tick=0.1), watch=watch).run()
+    assert journal.rows == list(range(num_rows))
+    assert sum(watch.counts) == num_rows
+    assert decoder.peak_rows <= max_rows
+    for result in journal.results:
+        if result.key.row in bad:
+            assert (result.completion, result.error and result.error.kind) == (None, "prompt_too_long")
+        else:
+            assert (result.completion, result.error) == (f"<{result.key.row}>", None)
+
+
+def test_answers_go_to_their_rows_whatever_order_they_finish_in() -> None:
+    order = [5, 0, 4, 1, 3]
+    bad = Prompt(2, error=RowError("missing_prompt", "row 2 has no prompt"))
+    rows = (bad if row == 2 else Prompt(row, text=f"<{row}>") for row in range(6))
+    decoder = FakeDecoder(max_rows=6, num_steps=lambda request: 1 + order.index(request.key.row))
+    journal = MemoryJournal()
+    make_loop(rows, decoder, journal).run()
+    assert [result.key.row for result in journal.results] == [2, *order]
+    assert [result.completion for result in journal.results] == [None, *(f"<{row}>" for row in order)]
+
+
+def test_one_bad_row_costs_one_row() -> None:
+    rows = (Prompt(row, text=f"<{row}>" + " TOO LONG" * (row == 17)) for row in range(20))
+    journal, decoder = MemoryJournal(), FakeDecoder()
+    make_loop(rows, decoder, journal).run()
+    assert journal.rows == list(range(20))
+    assert [result.key.row for result in journal.results if result.error is not None] == [17]
+    assert sorted(key.row for key in decoder.admitted) == [row for row in range(20) if row != 17]
+
+
+def test_bad_rows_alone_need_no_decoder_step() -> None:
+    rows = (Prompt(row, error=RowError("empty_prompt", f"row {row}")) for row in range(100))
+    journal, decoder = MemoryJournal(), FakeDecoder()
+    make_loop(rows, decoder, journal).run()
+    assert (journal.rows, decoder.steps) == (list(range(100)), 0)
+
+
+def test_prompts_are_read_a_bounded_number_ahead() -> None:
+    read: list[int] = []
+
+    def lazily() -> Iterator[Prompt]:
+        for prompt in prompts(1000):
+            read.append(prompt.row)
+            yield prompt
+
+    ahead: list[int] = []
+    decoder = FakeDecoder(max_rows=4, on_step=lambda number: ahead.append(len(read) - len(decoder.admitted)))
+    make_loop(lazily(), decoder, MemoryJournal()).run()
+    assert max(ahead) <= look_ahead(4)
+    assert len(read) == 1000
+
+
+def test_commits_follow_the_clock() -> None:
+    clock = FakeClock()
+
+    def pass_a_second(number: int) -> None:
+        clock.now += 1.0
+
+    decoder = FakeDecoder(max_rows=1, num_steps=lambda request: 1, on_step=pass_a_second)
+    journal = MemoryJournal()
+    make_loop(prompts(10), decoder, journal, checkpoint_s=4.0, clock=clock).run()
+    assert [len(commit) for commit in journal.commits] == [4, 4, 2]
+
+
+def test_a_part_never_grows_without_bound() -> None:
+    decoder = FakeDecoder(max_rows=1000, num_steps=lambda request: 1)
+    journal = MemoryJournal()
+    make_loop(prompts(10_000), decoder, journal, checkpoint_s=1e9).run()
+    assert journal.rows == list(range(10_000))
+    assert max(len(commit) for commit in journal.commits) <= MAX_PART_ROWS + 1000
+
+
+def test_a_stop_commits_what_finished_and_leaves_the_rest_pending() -> None:
+    decoder = FakeDecoder(max_rows=4, num_steps=lambda request: 1 + request.key.row % 4)
+    journal = MemoryJournal()
+    make_loop(prompts(20), decoder, journal, checkpoint_s=1e9, should_stop=lambda: decoder.steps == 2).run()
+    assert len(journal.commits) == 1
+    assert journal.rows == [0, 1, 4]
+    assert decoder.num_rows > 0
+
+
+def test_an_engine_that_fails_is_no_row_error() -> None:
+    def fail(number: int) -> None:
+        if number == 3:
+            raise RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory")
+
+    journal = MemoryJournal()
+    decoder = FakeDecoder(max_rows=4, num_steps=lambda request: 1, on_step=fail)
+    with pytest.raises(EngineError, match=r"RuntimeError: \[METAL\] .*Insufficient Memory.*run the same job again"):
+        make_loop(prompts(20), decoder, journal, checkpoint_s=1e9).run()
+    assert journal.rows == list(range(8))
+    assert all(result.error is None for result in journal.results)
+
+
+def test_an_input_that_fails_midway_keeps_what_finished() -> None:
+    def broken() -> Iterator[Prompt]:
+        yield from prompts(20)
+        raise InputError("in.parquet: row group 1 cannot be read")
+
+    journal, decoder = MemoryJournal(), FakeDecoder(max_rows=4, num_steps=lambda request: 1)
+    with pytest.raises(InputError):
+        make_loop(broken(), decoder, journal, checkpoint_s=1e9).run()
+    assert journal.rows == list(range(len(decoder.admitted)))
+    assert len(journal.rows) > 0
+
+
+def test_a_failed_write_ends_the_loop_at_once() -> None:
+    decoder = FakeDecoder(max_rows=4, num_steps=lambda request: 1)
+    journal = MemoryJournal(fail_at=2)
+    with pytest.raises(JournalError, match="No space left"):
+        make_loop(prompts(20), decoder, journal).run()
+    assert len(journal.commits) == 1
+    assert decoder.steps == 2
+
+
+def test_an_empty_answer_is_an_answer() -> None:
+    journal = MemoryJournal()
+    make_loop(prompts(1), FakeDecoder(answer=lambda request: ""), journal).run()
+    (result,) = journal.results
+    assert result.generation is not None
+    assert (result.completion, result.error, result.generation.finish_reason) == ("", None, "stop")
+    assert len(result.generation.tokens) == 1
+
+
+def test_reasoning_is_split_off() -> None:
+    journal = MemoryJournal()
+    make_loop(prompts(1), FakeDecoder(answer=lambda request: "<think>hm</think>yes"), journal).run()
+    assert [(result.completion, result.reasoning) for result in journal.results] == [("yes", "hm")]
+
+
+def test_results_bear_times_and_marks() -> None:
+    clock = FakeClock()
+
+    def pass_a_second(number: int) -> None:
+        clock.now += 1.0
+
+    decoder = FakeDecoder(max_rows=1, num_steps=lambda request: 2, on_step=pass_a_second)
+    journal = MemoryJournal()
+    make_loop(prompts(3), decoder, journal, clock=clock).run()
+    assert [result.queue_s for result in journal.results] == [0.0, 2.0, 4.0]
+    assert {(result.seed, result.attempt, result.run_id) for result in journal.results} == {(7, 2, "second")}
+    assert [result.prompt_tokens for result in journal.results] == [3, 3, 3]
+
+
+def test_the_budget_reaches_the_decoder() -> None:
+    budgets: list[int] = []
+
+    def note(request: Request) -> str:
+        budgets.append(request.max_tokens)
+        return "x"
+
+    make_loop(prompts(3), FakeDecoder(answer=note), MemoryJournal()).run()
+    assert budgets == [8, 8, 8]
