@@ -1,8 +1,9 @@
 """A fast BLAS for MLX on a Linux CPU, loaded before MLX is.
 
 The `mlx[cpu]` wheel brings the reference BLAS (a few GFLOP/s). A BLAS whose symbols are global before libmlx is
-loaded answers its calls instead: MKL (tens of times faster) or OpenBLAS (about ten times). Never on macOS, never where an
-MLX for a GPU is installed, and never after mlx was imported, when it would be too late. Imports neither mlx nor numpy.
+loaded answers its calls instead: MKL (tens of times faster) or OpenBLAS (about ten times). Never on macOS, never where
+an MLX for a GPU is installed, and never after mlx was imported, when it would be too late. Imports neither mlx nor
+numpy.
 """
 
 import ctypes
@@ -23,7 +24,7 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """Which BLAS answers MLX's matrix products; `hint` says how to get a faster one, and is None if there is no need."""
+    """Which BLAS answers MLX's matrix products; `hint` says how to get a faster one where that is worth it."""
 
     name: str
     path: Path | None = None

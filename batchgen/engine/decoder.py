@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from batchgen.engine.arrays import int_array
 from batchgen.engine.drafters.protocol import Drafter
 from batchgen.engine.prefill import PrefillGroup, choose_group
 from batchgen.engine.row import Row
@@ -112,7 +113,7 @@ class BatchDecoder:
         self._slots.state.put(chosen, group.state, sources)
         if self._slots.context is not None and group.context is not None:
             self._slots.context.put(chosen, group.context, sources)
-        self._slots.anchors[mx.array(chosen)] = mx.array([row.tokens[-1] for row in rows.values()], dtype=mx.int32)
+        self._slots.anchors[int_array(chosen)] = int_array([row.tokens[-1] for row in rows.values()])
         for slot, row in zip(chosen, rows.values(), strict=True):
             self._rows[slot] = row
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
+from batchgen.engine.arrays import int_array, read_ints
 from batchgen.engine.caches.context import DraftContext
 from batchgen.engine.drafters.protocol import Drafter
 from batchgen.engine.row import Row
@@ -54,7 +55,7 @@ class PrefillGroup:
         width = min(self._chunk, max(left))
         counts = [min(width, tokens) for tokens in left]
         tokens = mx.array([self._next_tokens(row, width) for row in self.rows], dtype=mx.int32)
-        device_counts = mx.array(counts, dtype=mx.int32)
+        device_counts = int_array(counts)
         hidden = self._target.prefill(self.state, tokens, device_counts)
         arrays = self.state.arrays()
         if self._drafter is not None and self.context is not None and hidden.features is not None:
@@ -67,7 +68,7 @@ class PrefillGroup:
         for row, count in zip(self.rows, counts, strict=True):
             if row is not None:
                 row.num_prefilled += count
-        for index, token in zip(done, firsts.tolist(), strict=True):
+        for index, token in zip(done, read_ints(firsts), strict=True):
             row = self.rows[index]
             assert row is not None
             row.begin(token, now_s)
@@ -80,6 +81,6 @@ class PrefillGroup:
     def _first_tokens(self, final: mx.array, done: Sequence[int], counts: Sequence[int]) -> mx.array:
         if not done:
             return mx.zeros((0,), mx.int32)
-        rows = mx.array(done, dtype=mx.int32)
-        last = mx.array([counts[index] - 1 for index in done], dtype=mx.int32)
+        rows = int_array(done)
+        last = int_array([counts[index] - 1 for index in done])
         return mx.argmax(self._target.logits(final[rows, last]), axis=-1)

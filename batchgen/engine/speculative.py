@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from batchgen.engine.arrays import int_array, read_int_rows, read_ints
 from batchgen.engine.caches.context import DraftContext
 from batchgen.engine.drafters.protocol import Drafter
 from batchgen.engine.target.model import Target
@@ -30,7 +31,7 @@ class Slots:
         self.state.take(indices)
         if self.context is not None:
             self.context.take(indices)
-        self.anchors = self.anchors[mx.array(indices, dtype=mx.int32)]
+        self.anchors = self.anchors[int_array(indices)]
 
     def resize(self, num_rows: int) -> None:
         missing = num_rows - self.anchors.shape[0]
@@ -62,7 +63,7 @@ def decode_round(target: Target, drafter: Drafter | None, slots: Slots, block_le
     The one host synchronisation is at its end.
     """
     block = max(block_lengths)
-    lengths = mx.array(block_lengths, dtype=mx.int32)
+    lengths = int_array(block_lengths)
     tokens = slots.anchors[:, None]
     if drafter is not None and slots.context is not None and block > 1:
         drafts = drafter.propose(slots.context, slots.anchors, block, mx.maximum(lengths, 1))
@@ -76,4 +77,4 @@ def decode_round(target: Target, drafter: Drafter | None, slots: Slots, block_le
         drafter.extend(slots.context, features, counts)
     slots.anchors = mx.take_along_axis(choices, num_accepted[:, None], axis=1)[:, 0]
     mx.async_eval(choices, num_accepted, slots.arrays())
-    return Verdict(choices.tolist(), num_accepted.tolist())
+    return Verdict(read_int_rows(choices), read_ints(num_accepted))

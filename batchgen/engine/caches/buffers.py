@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from batchgen.engine.arrays import int_array
+
 
 def take_rows(array: mx.array, indices: Sequence[int]) -> mx.array:
     """Those rows, in that order."""
-    return mx.take(array, mx.array(indices, dtype=mx.int32), axis=0)
+    return mx.take(array, int_array(indices), axis=0)
 
 
 def put_rows(array: mx.array, slots: Sequence[int], source: mx.array, rows: Sequence[int]) -> mx.array:
@@ -18,7 +20,7 @@ def put_rows(array: mx.array, slots: Sequence[int], source: mx.array, rows: Sequ
     chosen = take_rows(source, rows)
     if chosen.shape[1:] != array.shape[1:]:
         chosen = mx.pad(chosen, [(0, 0)] + [(0, a - b) for a, b in zip(array.shape[1:], chosen.shape[1:], strict=True)])
-    array[mx.array(slots, dtype=mx.int32)] = chosen
+    array[int_array(slots)] = chosen
     return array
 
 

@@ -1,7 +1,7 @@
 """The gated delta rule in chunks: few matrix products in place of a loop per token.
 
-One token updates a head's state S [Dv, Dk] by S <- g S + d k^T with d = beta (v - g S k), and reads y = S q (Yang, Kautz,
-Hatamizadeh 2024, "Gated Delta Networks"). Over a chunk the deltas d solve a unit lower triangular system, so that
+One token updates a head's state S [Dv, Dk] by S <- g S + d k^T with d = beta (v - g S k), and reads y = S q (Yang,
+Kautz, Hatamizadeh 2024, "Gated Delta Networks"). Over a chunk the deltas d solve a unit lower triangular system, so that
 outputs and final state are matrix products (the WY form). Plain MLX operations: differentiable, on any device, in
 float32. Knows nothing of models, caches or rows; never imports mlx-lm.
 """
@@ -40,20 +40,24 @@ def _segment_sums(log_g: mx.array) -> mx.array:
 def _unit_lower_inverse(strict: mx.array) -> mx.array:
     """Inverse of I + strict for strictly lower triangular `strict` [..., T, T].
 
-    Doubles the size of inverted diagonal blocks: X <- X - X M X with M the blocks below them. Stable as forward
-    substitution is; a series in powers of `strict` is not, its terms grow with repeated keys.
+    Joins inverted diagonal blocks in pairs, [[A, 0], [M, B]] -> [[A', 0], [-B' M A', B']], from single entries up.
+    Stable as forward substitution is; a series in powers of `strict` is not, its terms grow with repeated keys.
     """
-    size = strict.shape[-1]
-    steps = mx.arange(size)
-    inverse = mx.broadcast_to(mx.eye(size), strict.shape)
+    size, lead = strict.shape[-1], strict.shape[:-2]
+    padded = 1 << (size - 1).bit_length()
+    if padded > size:
+        strict = mx.pad(strict, [(0, 0)] * len(lead) + [(0, padded - size)] * 2)
+    inverse = mx.ones((*lead, padded, 1, 1), strict.dtype)
     width = 1
-    while width < size:
-        block, half = steps // (2 * width), (steps // width) % 2
-        below = (block[:, None] == block[None, :]) & (half[:, None] == 1) & (half[None, :] == 0)
-        coupling = mx.where(below, strict, 0.0)
-        inverse = inverse - (coupling if width == 1 else inverse @ coupling @ inverse)
+    while width < padded:
+        grid = strict.reshape(*lead, padded // (2 * width), 2, width, padded // (2 * width), 2, width)
+        below = mx.moveaxis(mx.diagonal(grid[..., :, 1, :, :, 0, :], axis1=-4, axis2=-2), -1, -3)
+        upper, lower = inverse[..., 0::2, :, :], inverse[..., 1::2, :, :]
+        joint = -below if width == 1 else -(lower @ below @ upper)
+        rows = [[upper, mx.zeros_like(upper)], [joint, lower]]
+        inverse = mx.concatenate([mx.concatenate(row, axis=-1) for row in rows], axis=-2)
         width *= 2
-    return inverse
+    return inverse[..., 0, :size, :size]
 
 
 def _heads_first(x: mx.array, num_heads: int) -> mx.array:
@@ -102,17 +106,18 @@ def chunked_gated_delta(
     log_g: mx.array,
     beta: mx.array,
     state: mx.array | None = None,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> tuple[mx.array, mx.array]:
     """Outputs and final state over a sequence of any length.
 
-    Shapes as in `gated_delta_block` with T in place of L; a missing state is zeros. A token with beta 0 and
+    Shapes as in `gated_delta_block` with T in place of L; a missing state is zeros; `chunk` tokens
+    are taken at a time. A token with beta 0 and
     log_g 0 leaves the state as it is. Returns y [B, T, Hv, Dv] and the state [B, Hv, Dv, Dk], both float32.
     """
     batch, length, num_heads, value_dim = v.shape
     if state is None:
         state = mx.zeros((batch, num_heads, value_dim, k.shape[-1]))
-    chunk = min(chunk, length)
+    chunk = min(chunk or _default_chunk(), length)
     num_chunks = -(-length // chunk)
     padding = num_chunks * chunk - length
     q, k, v = (_split_chunks(_heads_first(x, num_heads), num_chunks, padding) for x in (q, k, v))
@@ -134,6 +139,11 @@ def chunked_gated_delta(
         state = from_start[:, :, n, -1:] * state + deltas.swapaxes(-1, -2) @ writes[:, :, n]
     y = mx.concatenate(outputs, axis=2)[:, :, :length]
     return y.swapaxes(1, 2), state
+
+
+def _default_chunk() -> int:
+    """Long chunks feed a GPU's matrix units; on a CPU each pair of tokens in a chunk costs a slow exponential."""
+    return 64 if mx.default_device().type == mx.DeviceType.gpu else 16
 
 
 def _split_chunks(x: mx.array, num_chunks: int, padding: int) -> mx.array:

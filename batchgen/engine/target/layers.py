@@ -1,8 +1,8 @@
 """Runs a stock mlx-lm model's own modules, layer by layer, over many rows at once.
 
-The loop over layers is ours, so that hidden states are tapped and the gated-delta layers work on our own row states with no
-class or instance of mlx-lm patched. What a layer computes is mlx-lm's; a test holds the two equal. This is the one file
-that knows how the supported model classes are put together.
+The loop over layers is ours, so that hidden states are tapped and the gated-delta layers work on our own row states
+with no class or instance of mlx-lm patched. What a layer computes is mlx-lm's; a test holds the two equal. This is the
+one file that knows how the supported model classes are put together.
 """
 
 from collections.abc import Sequence
@@ -127,8 +127,9 @@ def gated_delta_layer(
 def _normalised(x: mx.array, module: Any) -> mx.array:
     """Queries or keys per head, L2-normalised and scaled by Dk^-1; eps 1e-6 on the sum of squares, as mlx-lm has it."""
     dim = module.head_k_dim
-    x = x.reshape(*x.shape[:2], module.num_k_heads, dim)
-    return mx.fast.rms_norm(x, None, 1e-6 / dim) / dim
+    heads = x.reshape(*x.shape[:2], module.num_k_heads, dim)
+    normalised: mx.array = mx.fast.rms_norm(heads, None, 1e-6 / dim) / dim
+    return normalised
 
 
 def run_layers(

@@ -41,6 +41,11 @@ class Target:
         hidden = run_layers(self.model, tokens, tap=self.tap, states=state)
         return head(self.model, hidden.final), hidden.features
 
+    def embed(self, tokens: mx.array) -> mx.array:
+        """Input embeddings [..., H] of token ids [...]."""
+        embedded: mx.array = inner_model(self.model).embed_tokens(tokens)
+        return embedded
+
     def logits(self, hidden: mx.array) -> mx.array:
         """Logits [..., V] of final states [..., H]."""
         return head(self.model, hidden)

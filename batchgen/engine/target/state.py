@@ -7,11 +7,15 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from batchgen.engine.arrays import int_array
 from batchgen.engine.caches.attention import AttentionRows
 from batchgen.engine.caches.buffers import put_rows, resize_rows, take_rows
 from batchgen.engine.caches.recurrent import RecurrentRows
 
 CAPACITY_STEP = 256
+
+
+RowStates = AttentionRows | RecurrentRows
 
 
 class _AttentionPass:
@@ -28,7 +32,7 @@ class TargetState:
     """Rows' caches for a model whose layers are `recurrent` (true) or attention (false)."""
 
     def __init__(self, recurrent: Sequence[bool], num_rows: int, capacity_step: int = CAPACITY_STEP) -> None:
-        self._layers: list[AttentionRows | RecurrentRows] = [
+        self._layers: list[RowStates] = [
             RecurrentRows() if is_recurrent else AttentionRows() for is_recurrent in recurrent
         ]
         self._capacity_step = capacity_step
@@ -83,7 +87,7 @@ class TargetState:
 
     def release(self, slots: Sequence[int]) -> None:
         """Empties slots, so that what still runs there writes within the capacity."""
-        self.lengths[mx.array(slots, dtype=mx.int32)] = 0
+        self.lengths[int_array(slots)] = 0
 
     def take(self, indices: Sequence[int]) -> None:
         for rows in self._layers:
@@ -93,9 +97,11 @@ class TargetState:
     def put(self, slots: Sequence[int], source: "TargetState", rows: Sequence[int]) -> None:
         """Copies the source's rows into slots."""
         for mine, theirs in zip(self._layers, source._layers, strict=True):
-            if isinstance(mine, AttentionRows) and isinstance(theirs, AttentionRows):
+            if isinstance(mine, AttentionRows):
+                assert isinstance(theirs, AttentionRows)
                 mine.put(slots, theirs, rows, self.num_rows)
-            elif isinstance(mine, RecurrentRows) and isinstance(theirs, RecurrentRows):
+            else:
+                assert isinstance(theirs, RecurrentRows)
                 mine.put(slots, theirs, rows, self.num_rows)
         self.lengths = put_rows(self.lengths, slots, source.lengths, rows)
         self._bound = max(self._bound, source._bound)
