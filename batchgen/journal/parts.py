@@ -34,7 +34,7 @@ def part_bytes(results: Sequence[Result]) -> bytes:
 
 
 def digest(content: bytes) -> str:
-    """The sha256 of a part's bytes, as the log records it."""
+    """The sha256 of these bytes, in hexadecimal, as the log records it of a part."""
     return hashlib.sha256(content).hexdigest()
 
 

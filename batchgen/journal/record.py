@@ -35,8 +35,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run folder's identity. `num_rows` counts the input rows that take part, after any filter."""
+    """A run folder's identity. `num_rows` counts the input rows that take part, after any filter.
 
+    `folder_id` tells this folder from any other, one begun again for the same output among them.
+    """
+
+    folder_id: str
     fingerprint: Mapping[str, Any]
     input_files: tuple[InputRecord, ...]
     num_rows: int
@@ -70,6 +74,7 @@ def read_run_record(path: Path) -> RunRecord | None:
         )
     try:
         return RunRecord(
+            folder_id=str(content["folder_id"]),
             fingerprint=dict(content["fingerprint"]),
             input_files=tuple(InputRecord(**file) for file in content["input_files"]),
             num_rows=int(content["num_rows"]),

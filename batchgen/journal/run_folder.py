@@ -54,13 +54,14 @@ class RunFolder:
         fingerprint: Mapping[str, Any],
         input_files: Sequence[InputRecord],
         count_rows: Callable[[], int],
+        new_id: Callable[[], str],
         now: str,
         disk: Disk,
         warn: Callable[[str], None],
     ) -> Self:
         """Goes on with the folder of `output`, or begins it.
 
-        `count_rows` is asked only where the folder is new. Raises RunLockedError if a live process has the folder,
+        `count_rows` and `new_id` are asked only where the folder is new. Raises RunLockedError if a live process has the folder,
         FingerprintError if it was begun with another job or input, JournalError if it can't be written or read.
         """
         path = run_folder_path(output)
@@ -69,12 +70,19 @@ class RunFolder:
         try:
             run = read_run_record(path / "run.json")
             if run is None:
-                run = _begin(path, fingerprint, input_files, count_rows, disk)
+                _require_empty(path)
+                run = RunRecord(new_id(), dict(fingerprint), tuple(input_files), count_rows())
+                disk.replace_bytes(path / "run.json", run.to_json(), "run")
             require_same_run(path / "run.json", run, fingerprint, input_files)
             return cls(path, run, lock, disk, warn)
         except BaseException:
             lock.release()
             raise
+
+    @property
+    def parts_digest(self) -> str:
+        """A digest of all committed rows."""
+        return digest("".join(record.sha256 for record in self.records).encode())
 
     @property
     def part_paths(self) -> list[Path]:
@@ -155,17 +163,8 @@ def read_state(output: Path) -> RunState | None:
     )
 
 
-def _begin(
-    path: Path,
-    fingerprint: Mapping[str, Any],
-    input_files: Sequence[InputRecord],
-    count_rows: Callable[[], int],
-    disk: Disk,
-) -> RunRecord:
+def _require_empty(path: Path) -> None:
     if (path / "log.jsonl").exists() or any((path / "parts").iterdir()):
         raise JournalError(
             f"{path}: run.json is missing though rows are committed there; restore it, or move the folder away"
         )
-    run = RunRecord(dict(fingerprint), tuple(input_files), count_rows())
-    disk.replace_bytes(path / "run.json", run.to_json(), "run")
-    return run

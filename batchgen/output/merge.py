@@ -7,7 +7,7 @@ final file's place before the whole of it is on disk and every row is accounted 
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,13 +17,17 @@ import pyarrow.parquet as pq
 from batchgen.errors import JournalError
 from batchgen.journal.disk import Disk
 from batchgen.journal.log import LogRecord
+from batchgen.output.final import METADATA_KEY
 from batchgen.schema import RESULT_NAMES, part_schema, result_schema
-
-METADATA_KEY = b"batchgen"
 
 # Bytes of decoded parts kept at hand, and of decoded rows gathered into one row group of the final file.
 PART_CACHE_BYTES = 128 << 20
 ROW_GROUP_BYTES = 64 << 20
+
+
+def final_schema(kept_schema: pa.Schema) -> pa.Schema:
+    """Kept columns, then the result columns."""
+    return pa.schema([*kept_schema, *result_schema()])
 
 
 def merge(
@@ -35,7 +39,7 @@ def merge(
     kept_schema: pa.Schema,
     num_rows: int,
     num_samples: int,
-    metadata: str,
+    metadata: bytes,
     disk: Disk,
     advance: Callable[[int], None] = lambda num_rows: None,
 ) -> None:
@@ -46,7 +50,7 @@ def merge(
     missing, stands twice, or belongs to no input row.
     """
     source = _Parts(parts, records, num_samples)
-    schema = pa.schema([*kept_schema, *result_schema()], metadata={METADATA_KEY: metadata.encode()})
+    schema = final_schema(kept_schema).with_metadata({METADATA_KEY: metadata})
 
     def write(temporary: Path) -> None:
         num_written = 0
@@ -164,12 +168,3 @@ def _read_part(path: Path) -> pa.Table:
             return file.read().cast(part_schema())
     except (OSError, pa.ArrowException) as error:
         raise JournalError(f"{path}: cannot be read while merging ({error}); run the same job again") from error
-
-
-def read_metadata(path: Path) -> Mapping[bytes, bytes] | None:
-    """The key-value metadata of the Parquet file at `path`; None if no readable Parquet file is there."""
-    try:
-        metadata: Mapping[bytes, bytes] | None = pq.read_metadata(path).metadata
-    except (OSError, pa.ArrowException):
-        return None
-    return metadata or {}

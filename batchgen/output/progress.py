@@ -5,7 +5,7 @@ count covers all rows done.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TextIO
+from typing import NoReturn, Protocol, TextIO
 
 from tqdm import tqdm
 
@@ -134,7 +134,7 @@ class BarProgress(SilentProgress):
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         super().__init__(clock)
         self._stream = stream
-        self._bar: tqdm[None] | None = None
+        self._bar: tqdm[NoReturn] | None = None
 
     def phase(self, name: str) -> None:
         if self._bar is None:

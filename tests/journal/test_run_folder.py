@@ -45,6 +45,7 @@ def open_folder(output: Path, reached: Callable[[str], None] = lambda step: None
         "fingerprint": {"sampling.temperature": 0.0, "sampling.max_tokens": 8},
         "input_files": [FILE],
         "count_rows": lambda: NUM_ROWS,
+        "new_id": lambda: "folder",
         "now": "2030-01-01T00:00:00+00:00",
         "disk": Disk(reached),
         "warn": lambda message: pytest.fail(f"unexpected warning: {message}"),
@@ -312,6 +313,19 @@ def test_attempts_count_the_starts(tmp_path: Path) -> None:
     assert (run_folder_path(output) / "job.yaml").read_text() == "name: 3\n"
     with open_folder(output) as folder:
         assert [start.run_id for start in folder.run.starts] == ["run-1", "run-2", "run-3"]
+
+
+def test_the_folder_keeps_its_id_and_its_digest_follows_the_rows(tmp_path: Path) -> None:
+    digests = []
+    for number in range(3):
+        with open_folder(tmp_path / "o.parquet", new_id=lambda: f"folder-{number}") as folder:  # noqa: B023
+            assert folder.run.folder_id == "folder-0"
+            digests.append(folder.parts_digest)
+            folder.commit([make_result(number)])
+            assert folder.parts_digest != digests[-1]
+    with open_folder(tmp_path / "o.parquet") as first, open_folder(tmp_path / "p.parquet") as other:
+        assert first.parts_digest not in digests
+        assert other.parts_digest == digests[0]
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from batchgen.journal.keys import to_ranges
 from batchgen.journal.log import LogRecord
 from batchgen.journal.parts import digest, part_bytes, part_name
 from batchgen.output import merge as merge_module
-from batchgen.output.merge import merge, read_metadata
+from batchgen.output.final import read_metadata
+from batchgen.output.merge import merge
 from batchgen.schema import RESULT_NAMES, result_schema
 from batchgen.types import Result
 from tests.fakes import make_error, make_result
@@ -50,7 +51,7 @@ def merge_rows(tmp_path: Path, parts: Sequence[Sequence[Result]], rows: Sequence
         "kept_schema": KEPT,
         "num_rows": len(rows),
         "num_samples": 1,
-        "metadata": "{}",
+        "metadata": b"{}",
         "disk": Disk(),
     }
     merge(tmp_path / "o.parquet", records=write_parts(tmp_path, parts), **(values | changes))
@@ -133,16 +134,8 @@ def test_kept_columns_keep_type_and_value(tmp_path: Path) -> None:
 
 
 def test_metadata_stands_in_the_file(tmp_path: Path) -> None:
-    merge_rows(tmp_path, [[make_result(0)]], [0], metadata='{"job": 1}')
-    metadata = read_metadata(tmp_path / "o.parquet")
-    assert metadata is not None
-    assert metadata[b"batchgen"] == b'{"job": 1}'
-
-
-def test_metadata_of_no_parquet_file_is_none(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("no Parquet")
-    assert read_metadata(tmp_path / "text") is None
-    assert read_metadata(tmp_path / "absent") is None
+    merge_rows(tmp_path, [[make_result(0)]], [0], metadata=b'{"job": 1}')
+    assert read_metadata(tmp_path / "o.parquet") == {"job": 1}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +170,7 @@ def test_a_part_that_does_not_hold_what_the_log_says_is_noticed(tmp_path: Path) 
             kept_schema=KEPT,
             num_rows=2,
             num_samples=1,
-            metadata="{}",
+            metadata=b"{}",
             disk=Disk(),
         )
 

@@ -1,0 +1,52 @@
+"""Whether the final file at a path is the one that a run folder's rows make, an older one of that run, or not ours.
+
+Only reads; a file that some other program or run made is never taken for ours, so that nothing overwrites it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+METADATA_KEY = b"batchgen"
+
+FinalState = Literal["absent", "current", "outdated", "foreign"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What ties a final file to its run: the run folder's id, and a digest of the rows committed there."""
+
+    folder_id: str
+    parts_digest: str
+
+
+def make_metadata(mark: Mark, facts: Mapping[str, Any]) -> bytes:
+    """The JSON that stands in the file's key-value metadata under `batchgen`."""
+    run = {"folder_id": mark.folder_id, "parts_digest": mark.parts_digest}
+    return json.dumps({**facts, "run": run}, ensure_ascii=False).encode()
+
+
+def read_metadata(path: Path) -> dict[str, Any] | None:
+    """What batchgen noted in the Parquet file at `path`; None if that is no Parquet file or batchgen did not make it."""
+    try:
+        noted = (pq.read_metadata(path).metadata or {}).get(METADATA_KEY, b"null")
+        content = json.loads(noted)
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def final_state(path: Path, mark: Mark, schema: pa.Schema) -> FinalState:
+    """What stands at `path`, compared with the file that a merge would write now."""
+    if not path.exists() and not path.is_symlink():
+        return "absent"
+    run = (read_metadata(path) or {}).get("run")
+    if not isinstance(run, dict) or run.get("folder_id") != mark.folder_id:
+        return "foreign"
+    is_current = run.get("parts_digest") == mark.parts_digest and pq.read_schema(path).equals(schema)
+    return "current" if is_current else "outdated"
