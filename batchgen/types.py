@@ -36,12 +36,16 @@ class RowError:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One input record as the job renders it: `text` or `messages` (role, content, ...), or the reason it has neither."""
+    """One input record as the job renders it: `text` or `messages` (role, content, ...), or the reason it has neither.
+
+    `place` is its file and its row there, for messages.
+    """
 
     row: int
     text: str | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None
     error: RowError | None = None
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
