@@ -100,11 +100,12 @@ def parse(text: str, name: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f":{mark.line + 1}" if mark else ""
-        raise JobError(f"{name}{at}: not valid YAML: {error.problem or error.context}") from error
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
+        raise JobError(f"{name}{at}: not valid YAML: {reason}") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise JobError(
-            f"{name}:{line}: not valid YAML: the character {error.character!r} may not stand here"
+            f"{name}:{line}: not valid YAML: the character U+{error.character:04X} may not stand here"
         ) from error
     except RecursionError as error:
         raise JobError(f"{name}: nested too deeply to be a job") from error

@@ -1,0 +1,81 @@
+"""The rows' ids: never null, never twice.
+
+Answers are matched by row number, so a repeated id would not mix them up here; it would as soon as someone joins the
+output by it.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pat
+
+from batchgen.errors import InputError
+from batchgen.prompts.columns import is_text
+from batchgen.prompts.files import Batch
+from batchgen.prompts.values import as_bytes
+
+_KEY = "input.id"
+_MAX_NAMED = 3
+
+Id = int | bytes
+
+
+def require_id_type(field: pa.Field, source: object) -> None:
+    """Raises InputError if a column's values cannot be ids."""
+    if not (pat.is_integer(field.type) or is_text(field.type)):
+        raise InputError(
+            f"{source}: column {field.name}, which {_KEY} names, is {field.type}, and must be whole numbers or text"
+        )
+
+
+class IdCheck:
+    """Gathers eight bytes of each id, so that millions of ids are compared in little memory."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._hashes = array("q")
+
+    def add(self, batch: Batch, rows: np.ndarray) -> None:
+        """Takes the ids of some rows of a batch; raises InputError at a null."""
+        for index, value in _ids(batch, self._name, rows):
+            if value is None:
+                raise InputError(f"{batch.place(index)}: the id (column {self._name}) is null; every row needs one")
+            self._hashes.append(hash(value))
+
+    def finish(self, batches: Callable[[], Iterator[tuple[Batch, np.ndarray]]]) -> None:
+        """Raises InputError with the first repeated ids, each with the places of both rows.
+
+        `batches` reads the same rows once more; it is called only if two hashes are equal.
+        """
+        hashes, counts = np.unique(np.frombuffer(self._hashes, dtype=np.int64), return_counts=True)
+        suspects = set(hashes[counts > 1].tolist())
+        if suspects:
+            self._require_different(suspects, batches())
+
+    def _require_different(self, suspects: set[int], batches: Iterator[tuple[Batch, np.ndarray]]) -> None:
+        first: dict[Id | None, str] = {}
+        repeated: list[str] = []
+        for batch, rows in batches:
+            for index, value in _ids(batch, self._name, rows):
+                if hash(value) not in suspects:
+                    continue
+                place = batch.place(index)
+                if value in first and len(repeated) < _MAX_NAMED:
+                    repeated.append(f"{_shown(value)} ({first[value]}, and {place})")
+                first.setdefault(value, place)
+        if repeated:
+            raise InputError(
+                f"{_KEY}: column {self._name} has ids that stand more than once: {'; '.join(repeated)}; "
+                "make them different, or leave input.id out to go by row number"
+            )
+
+
+def _ids(batch: Batch, name: str, rows: np.ndarray) -> Iterator[tuple[int, Id | None]]:
+    values = as_bytes(batch.data.column(name)).to_pylist()
+    return ((index, values[index]) for index in rows.tolist())
+
+
+def _shown(value: Id | None) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

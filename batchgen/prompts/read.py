@@ -1,0 +1,195 @@
+"""The input as the rest of the project sees it: rows numbered over a recorded list of files, prompts, kept columns.
+
+Row numbers count every row of every file, in the order of the list, whether or not `where` lets it in; answers are
+matched by them alone. Nothing is held but small batches and, where the job filters, one byte a row.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from batchgen.errors import InputError
+from batchgen.job.spec import InputSpec
+from batchgen.prompts.columns import conform, require_column, require_unique_names, unify
+from batchgen.prompts.files import Batch, InputFile, content_digest, find_files, read_batches, record_file
+from batchgen.prompts.ids import IdCheck, require_id_type
+from batchgen.prompts.render import Renderer, renderer, unreadable
+from batchgen.prompts.template import Template
+from batchgen.prompts.values import python_values
+from batchgen.prompts.where import Filter, Mask, mentioned_columns
+from batchgen.schema import KEY_COLUMNS, RESULT_NAMES
+from batchgen.types import Prompt, RowError
+
+ROW_COLUMN = "row"
+
+_SURVEY_BATCH = 512
+_PROMPT_BATCH = 64
+_KEPT_BATCH = 256
+_RESERVED = frozenset(RESULT_NAMES) | {name for name, _ in KEY_COLUMNS}
+
+
+@dataclass(frozen=True, slots=True)
+class InputTable:
+    """The input of one job. Frozen: it describes the files as they were when it was opened, and refuses others."""
+
+    files: tuple[InputFile, ...]
+    schema: pa.Schema
+    """The columns that the job reads or carries, in the first file's order, with their types over all files."""
+    kept_schema: pa.Schema
+    """The carried columns, in the order of `input.keep` or of the first file."""
+    _renderer: Renderer
+    _where_columns: tuple[str, ...]
+    _survey: "_Survey"
+
+    @classmethod
+    def open(cls, spec: InputSpec) -> Self:
+        """Finds and records the files, checks every column that the job names, applies `where`, checks the ids.
+
+        Raises InputError for whatever makes the input other than the job says. Reads the columns of `where` and `id`
+        once through if the job has them, else only the footers.
+        """
+        recorded = [record_file(path) for path in find_files(spec.paths)]
+        files, schemas = tuple(file for file, _ in recorded), tuple(schema for _, schema in recorded)
+        for file, schema in recorded:
+            require_unique_names(file, schema)
+        used, kept = _used_columns(spec, files[0], schemas[0]), _kept_columns(spec, files, schemas)
+        for file, schema in recorded:
+            for name, key in (used | dict.fromkeys(spec.keep or (), "input.keep")).items():
+                require_column(schema, name, key, file.path)
+        unified = unify(files, schemas, [name for name in schemas[0].names if name in used or name in kept])
+        if spec.id is not None:
+            require_id_type(unified.field(spec.id), files[0].path)
+        where = Filter(spec.where, unified, schemas[0].names) if spec.where is not None else None
+        return cls(
+            files=files,
+            schema=unified,
+            kept_schema=pa.schema([unified.field(name) for name in kept]),
+            _renderer=renderer(spec, unified, files[0].path),
+            _where_columns=where.columns if where else (),
+            _survey=_survey(files, where, spec.id),
+        )
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files, before `where`."""
+        return sum(file.num_rows for file in self.files)
+
+    def count(self) -> int:
+        """Rows that `where` lets in."""
+        mask = self._survey.mask
+        return self.num_rows if mask is None else int(mask.sum())
+
+    def identity(self) -> dict[str, str]:
+        """A digest of everything in the input that answers depend on; reads the stored bytes of those columns once."""
+        return {"content": content_digest(self.files, [*self._renderer.columns, *self._where_columns])}
+
+    def require_kept(self, name: str, key: str) -> None:
+        """Raises InputError if a column that `key` of the job names is not carried to the output."""
+        require_column(self.kept_schema, name, key, self.files[0].path)
+
+    def prompts(self, skip: Callable[[int], bool] = lambda row: False) -> Iterator[Prompt]:
+        """The prompts of the rows that are in, in order, without those for whose row number `skip` is true."""
+        columns = self._renderer.columns
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        for batch in read_batches(self.files, columns, _PROMPT_BATCH):
+            rows = [index for index in self._survey.rows(batch).tolist() if not skip(batch.row + index)]
+            if rows:
+                yield from self._render(batch, conform(batch.data, schema).take(pa.array(rows)), rows)
+
+    def kept(self) -> Iterator[pa.RecordBatch]:
+        """The carried columns of the rows that are in, in order, and last the int64 column `row`."""
+        schema = self.kept_schema.append(pa.field(ROW_COLUMN, pa.int64(), nullable=False))
+        for batch in read_batches(self.files, self.kept_schema.names, _KEPT_BATCH):
+            rows = self._survey.rows(batch)
+            carried = conform(batch.data, self.kept_schema)
+            if len(rows) < batch.data.num_rows:
+                carried = carried.take(pa.array(rows))
+            numbers = pa.array(rows + batch.row, pa.int64())
+            yield pa.RecordBatch.from_arrays([*carried.columns, numbers], schema=schema)
+
+    def _render(self, batch: Batch, data: pa.RecordBatch, rows: Sequence[int]) -> Iterator[Prompt]:
+        columns = {name: python_values(data.column(name), name) for name in data.schema.names}
+        for position, index in enumerate(rows):
+            row, place = batch.row + index, batch.place(index)
+            error = self._survey.invalid.get(row)
+            values = {name: column[position] for name, column in columns.items()}
+            if error is not None:
+                yield Prompt(row, error=error, place=place)
+            else:
+                yield unreadable(row, place, values) or self._renderer.prompt(row, place, values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What one pass over the columns of `where` and `id` found: which rows are in, which of them cannot be asked."""
+
+    mask: Mask | None
+    invalid: Mapping[int, RowError]
+
+    def rows(self, batch: Batch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Rows of a batch that are in, as positions in it."""
+        if self.mask is None:
+            return np.arange(batch.data.num_rows)
+        return np.flatnonzero(self.mask[batch.row : batch.row + batch.data.num_rows])
+
+
+def _survey(files: Sequence[InputFile], where: Filter | None, id_column: str | None) -> _Survey:
+    masks: list[Mask] = []
+    invalid: dict[int, RowError] = {}
+    if where is not None:
+        for batch in read_batches(files, where.columns, _SURVEY_BATCH):
+            masks.append(where.mask(batch.data, batch.place(0)))
+            for index in where.invalid_rows(batch.data):
+                message = f"{batch.place(index)}: a column that input.where reads is not UTF-8"
+                invalid[batch.row + index] = RowError("invalid_utf8", message)
+    mask = np.concatenate([np.zeros(0, np.bool_), *masks]) if where is not None else None
+    survey = _Survey(mask, invalid)
+    if id_column is not None:
+        _check_ids(files, survey, id_column)
+    return survey
+
+
+def _check_ids(files: Sequence[InputFile], survey: _Survey, id_column: str) -> None:
+    def batches() -> Iterator[tuple[Batch, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
+        return ((batch, survey.rows(batch)) for batch in read_batches(files, [id_column], _SURVEY_BATCH))
+
+    check = IdCheck(id_column)
+    for batch, rows in batches():
+        check.add(batch, rows)
+    check.finish(batches)
+
+
+def _used_columns(spec: InputSpec, file: InputFile, schema: pa.Schema) -> dict[str, str]:
+    """Columns that prompts, filter and ids are made of, with the key of the job that names each."""
+    used: dict[str, str] = {}
+    if spec.prompt is not None:
+        used |= dict.fromkeys(Template(spec.prompt).columns(schema.names, file.path), "input.prompt")
+    if spec.where is not None:
+        used |= dict.fromkeys(mentioned_columns(spec.where, schema.names), "input.where")
+    for key in ("column", "messages", "id"):
+        name = getattr(spec, key)
+        if name is not None:
+            used[name] = f"input.{key}"
+    return used
+
+
+def _kept_columns(spec: InputSpec, files: Sequence[InputFile], schemas: Sequence[pa.Schema]) -> tuple[str, ...]:
+    """The carried columns; raises InputError if a result column has the name of one, or only some files have it."""
+    kept = tuple(schemas[0].names if spec.keep is None else spec.keep)
+    taken = [name for name in kept if name in _RESERVED]
+    if taken:
+        raise InputError(
+            f"{files[0].path}: the output has columns of its own named {', '.join(taken)}; list the columns to carry "
+            "in input.keep without these, or rename them in the input"
+        )
+    for file, schema in zip(files, schemas, strict=True):
+        extra = [name for name in schema.names if name not in schemas[0].names]
+        if spec.keep is None and extra:
+            raise InputError(
+                f"{file.path}: has the column {extra[0]}, which {files[0].path} does not have; list the columns to "
+                "carry in input.keep"
+            )
+    return kept
