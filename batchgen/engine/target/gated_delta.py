@@ -1,8 +1,8 @@
 """The gated delta rule in chunks: few matrix products in place of a loop per token.
 
 One token updates a head's state S [Dv, Dk] by S <- g S + d k^T with d = beta (v - g S k), and reads y = S q (Yang,
-Kautz, Hatamizadeh 2024, "Gated Delta Networks"). Over a chunk the deltas d solve a unit lower triangular system, so that
-outputs and final state are matrix products (the WY form). Plain MLX operations: differentiable, on any device, in
+Kautz, Hatamizadeh 2024, "Gated Delta Networks"). Over a chunk the deltas d solve a unit lower triangular system, so
+that outputs and final state are matrix products (the WY form). Plain MLX operations: differentiable, on any device, in
 float32. Knows nothing of models, caches or rows; never imports mlx-lm.
 """
 

@@ -7,7 +7,13 @@ from mlx_lm.models.gated_delta import gated_delta_update, normalize_qk
 
 from batchgen.engine.target.gated_delta import advance, chunked_gated_delta, gated_delta_block, log_decay
 
-SHAPES = [(2, 1, 2, 4, 32, 32), (2, 7, 4, 4, 32, 16), (3, 8, 2, 4, 64, 32), (2, 130, 2, 4, 32, 32), (1, 64, 1, 1, 32, 32)]
+SHAPES = [
+    (2, 1, 2, 4, 32, 32),
+    (2, 7, 4, 4, 32, 16),
+    (3, 8, 2, 4, 64, 32),
+    (2, 130, 2, 4, 32, 32),
+    (1, 64, 1, 1, 32, 32),
+]
 
 
 def _inputs(shape, seed=0, *, similar_keys=False, decay=3.0):
@@ -90,7 +96,11 @@ def test_replay_of_a_prefix_equals_reading_that_prefix():
     counts = [0, 1, 3, 7, 8]
     replayed = np.array(advance(state, record, mx.array(counts, dtype=mx.int32)))
     for row, count in enumerate(counts):
-        _, expected = _loop(*(x[row : row + 1, :count] for x in (q, k, v, log_g, beta)), state[row : row + 1]) if count else (None, np.array(state[row : row + 1]))
+        _, expected = (
+            _loop(*(x[row : row + 1, :count] for x in (q, k, v, log_g, beta)), state[row : row + 1])
+            if count
+            else (None, np.array(state[row : row + 1]))
+        )
         np.testing.assert_allclose(replayed[row : row + 1], expected, atol=2e-6)
     assert np.array_equal(replayed[0], np.array(state[0]))
 
