@@ -17,8 +17,8 @@ from batchgen.prompts.template import NullValueError, Template
 from batchgen.prompts.values import Unreadable
 from batchgen.types import ErrorKind, Prompt, RowError
 
-# What an expression of a template may raise; a template is the user's code.
-_TEMPLATE_ERRORS = (
+# What an expression of a template may raise: a template is someone's code.
+TEMPLATE_ERRORS = (
     jinja2.TemplateError,
     ArithmeticError,
     AttributeError,
@@ -75,9 +75,8 @@ class _TemplateRenderer:
             text.encode()
         except NullValueError as error:
             return _failed(row, place, "missing_prompt", f"{error.message}, and the template prints it")
-        except _TEMPLATE_ERRORS as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            return _failed(row, place, "bad_template", f"the template fails: {reason}")
+        except TEMPLATE_ERRORS as error:
+            return _failed(row, place, "bad_template", f"the template fails: {reason_of(error)}")
         return _text_prompt(row, place, text)
 
 
@@ -115,6 +114,11 @@ def unreadable(row: int, place: str, values: dict[str, Any]) -> Prompt | None:
         if isinstance(value, Unreadable):
             return _failed(row, place, value.kind, value.reason)
     return None
+
+
+def reason_of(error: Exception) -> str:
+    """An error's message as one line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _text_prompt(row: int, place: str, text: str) -> Prompt:
