@@ -130,6 +130,7 @@ class Codec:
             return text, None
         return (answer.lstrip("\n") if close else ""), head.strip()
 
+    @property
     def identity(self) -> dict[str, str | bool]:
         """What of tokenizer and chat template changes answers: digests of the files and of the template in use."""
         template = json.dumps(self._tokenizer.chat_template, sort_keys=True) if self.chat else ""

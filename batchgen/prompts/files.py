@@ -52,7 +52,7 @@ def find_files(paths: Sequence[str]) -> tuple[Path, ...]:
     A folder is searched with its subfolders; names that begin with `.` or `_` are no data, as Parquet writers agree.
     Raises InputError for what does not exist, is no Parquet file, or stands for a file twice.
     """
-    found = [path for text in paths for path in _expand(text)]
+    found = [path for text in paths for path in _expanded(text)]
     seen: dict[Path, Path] = {}
     for path in found:
         first = seen.setdefault(path.resolve(), path)
@@ -111,6 +111,13 @@ def open_parquet(file: InputFile) -> Iterator[pq.ParquetFile]:
             yield parquet
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{file.path}: cannot be read: {_reason(error)}") from error
+
+
+def _expanded(text: str) -> list[Path]:
+    try:
+        return _expand(text)
+    except OSError as error:
+        raise InputError(f"input.path: {text}: cannot be looked up: {_reason(error)}") from error
 
 
 def _expand(text: str) -> list[Path]:
