@@ -60,9 +60,10 @@ def tiny_drafter(
     is_causal: bool | None = None,
     block_size: int = 8,
     target_layer_ids: Sequence[int] = (1, 3),
+    top: dict[str, Any] | None = None,
     **extra: Any,
 ) -> Path:
-    """A drafter for a target made here; `extra` keys go to `dflash_config`."""
+    """A drafter for a target made here; `top` keys go to its config, `extra` ones to its `dflash_config`."""
     target_config = json.loads((target / "config.json").read_text())
     text = target_config.get("text_config", target_config)
     config = {
@@ -80,6 +81,7 @@ def tiny_drafter(
             **({"selector_rank": 16, "selector_top_k": 6} if version == 2 else {}),
             **extra,
         },
+        **(top or {}),
     }
     if SLIDING in layer_types:
         config["sliding_window"] = sliding_window
