@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from batchgen.engine import BLAS
 from batchgen.engine.arrays import int_array
 from batchgen.engine.drafters.protocol import Drafter
 from batchgen.engine.prefill import PrefillGroup, choose_group
@@ -63,6 +64,22 @@ class BatchDecoder:
     @property
     def _num_decoding(self) -> int:
         return sum(row is not None for row in self._rows)
+
+    def summary(self) -> dict[str, str | int | float | None]:
+        """What decoded, on what: facts for the report, as short texts and figures."""
+        facts: dict[str, str | int | float | None] = {
+            "device": mx.default_device().type.name,
+            "dtype": str(self.target.dtype).removeprefix("mlx.core."),
+            "max_rows": self.options.max_rows,
+            "block_size": self.options.block_size,
+            "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 3),
+        }
+        return facts if BLAS.path is None else facts | {"blas": BLAS.name}
+
+    def hints(self) -> list[str]:
+        """What the user could do for a faster run, a sentence each."""
+        on_gpu = mx.default_device().type == mx.DeviceType.gpu
+        return [] if on_gpu or BLAS.hint is None else [BLAS.hint]
 
     def admit(self, requests: Sequence[Request]) -> None:
         assert self.num_rows + len(requests) <= self.max_rows

@@ -1,7 +1,7 @@
 """Whole generations against the public DFlash implementation: what is proposed and accepted in every pass.
 
-Its outputs are fixtures made by tools/make_drafter_oracle.py. All prompts of a pair are decoded in one batch here, where the
-reference decodes one at a time.
+Its outputs are fixtures made by tools/make_drafter_oracle.py. All prompts of a pair are decoded in one batch here,
+where the reference decodes one at a time.
 """
 
 import json

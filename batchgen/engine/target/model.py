@@ -25,6 +25,12 @@ class Target:
         self.tap = tuple(tap)
         self._recurrent = [is_gated_delta(layer) for layer in inner_model(model).layers]
 
+    @property
+    def dtype(self) -> mx.Dtype:
+        """Of the hidden states."""
+        weight: mx.Dtype = inner_model(self.model).norm.weight.dtype
+        return weight
+
     def make_state(self, num_rows: int) -> TargetState:
         return TargetState(self._recurrent, num_rows)
 
