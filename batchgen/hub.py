@@ -20,10 +20,9 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.errors import (
-    # The base of all errors of the Hub's HTTP client, whichever that is in this version.
-    HTTPError as HubClientError,  # type: ignore[attr-defined]
-)
+
+# The base of all errors of the Hub's HTTP client, whichever client that is in this version.
+from huggingface_hub.errors import HTTPError as HubClientError  # type: ignore[attr-defined]
 
 from batchgen.errors import ModelError
 
