@@ -44,6 +44,8 @@ class DraftContext:
     """Rows' context for layers with the given `windows`: None keeps everything, a number the last `window - 1` entries.
 
     `lengths` [R] int32 counts all entries a row was ever given, so it is also its next absolute position.
+    The newest entries wait beside the buffers until something needs them there: a write in the same graph as a read of
+    the old buffer copies the whole buffer, one in a later graph updates it in place.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class DraftContext:
 
         self.lengths = mx.zeros((num_rows,), mx.int32)
         self._layers = [_LayerBuffers(window, blank(window), blank(window)) for window in windows]
+        self._waiting: tuple[Sequence[tuple[mx.array, mx.array]], mx.array] | None = None
         # No row is longer than this. It runs ahead of the true lengths, since the host does not know what was accepted.
         self._bound = 0
 
@@ -68,26 +71,30 @@ class DraftContext:
 
     def keys_values(self) -> list[tuple[mx.array, mx.array]]:
         """Each layer's whole buffers [R, Hkv, capacity, d]; `positions` tells what their slots hold."""
+        self._write_waiting()
         return [(layer.keys, layer.values) for layer in self._layers]
 
     def append(self, keys_values: Sequence[tuple[mx.array, mx.array]], counts: mx.array) -> None:
         """Every row r takes the first counts[r] of T <= MAX_APPEND entries, [R, Hkv, T, d] per layer."""
         num_new = keys_values[0][0].shape[2]
         assert num_new <= MAX_APPEND
+        self._write_waiting()
         self._reserve(num_new)
-        for layer, (keys, values) in zip(self._layers, keys_values, strict=True):
-            layer.write(keys, values, self.lengths)
+        self._waiting = keys_values, self.lengths
         self.lengths = self.lengths + counts
         self._bound += num_new
 
     def take(self, indices: Sequence[int]) -> None:
         """Keeps those rows, in that order."""
+        self._write_waiting()
         for layer in self._layers:
             layer.keys, layer.values = take_rows(layer.keys, indices), take_rows(layer.values, indices)
         self.lengths = take_rows(self.lengths, indices)
 
     def put(self, slots: Sequence[int], source: "DraftContext", rows: Sequence[int]) -> None:
         """Copies `rows` of another context of the same drafter into `slots`."""
+        self._write_waiting()
+        source._write_waiting()
         for mine, theirs in zip(self._layers, source._layers, strict=True):
             mine.grow(theirs.capacity)
             mine.keys = put_rows(mine.keys, slots, theirs.keys, rows)
@@ -97,12 +104,23 @@ class DraftContext:
 
     def resize(self, num_rows: int) -> None:
         """Cuts rows off the end or appends rows without entries."""
+        self._write_waiting()
         for layer in self._layers:
             layer.keys, layer.values = resize_rows(layer.keys, num_rows), resize_rows(layer.values, num_rows)
         self.lengths = resize_rows(self.lengths, num_rows)
 
     def arrays(self) -> list[mx.array]:
-        return [self.lengths, *(array for layer in self._layers for array in (layer.keys, layer.values))]
+        """Everything to evaluate, and all that takes memory."""
+        waiting = [] if self._waiting is None else [array for pair in self._waiting[0] for array in pair]
+        return [self.lengths, *waiting, *(array for layer in self._layers for array in (layer.keys, layer.values))]
+
+    def _write_waiting(self) -> None:
+        if self._waiting is None:
+            return
+        keys_values, offsets = self._waiting
+        self._waiting = None
+        for layer, (keys, values) in zip(self._layers, keys_values, strict=True):
+            layer.write(keys, values, offsets)
 
     def _reserve(self, num_new: int) -> None:
         """Makes room in the layers that keep everything.

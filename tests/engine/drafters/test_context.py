@@ -155,7 +155,29 @@ def test_nbytes_counts_every_array():
     context = _context(3)
     entries = CAPACITY_STEP + (WINDOWS[1] - 1 + MAX_APPEND)
     assert context.nbytes == 3 * 4 + 2 * 4 * 3 * HEADS * DIM * entries
-    assert sum(array.nbytes for array in context.arrays()) == context.nbytes
+    _append(context, [0, 1, 2], [1, 5, 2])
+    waiting = 2 * 4 * len(WINDOWS) * 3 * HEADS * DIM * 5
+    assert context.nbytes == 3 * 4 + 2 * 4 * 3 * HEADS * DIM * entries + waiting
+    context.keys_values()
+    assert context.nbytes == 3 * 4 + 2 * 4 * 3 * HEADS * DIM * entries
+
+
+def test_a_round_updates_the_buffers_in_place():
+    """Reads of one round and the write that follows them must not cost a copy of the whole context."""
+    context = DraftContext(4, (None,), 4, 64, mx.float32)
+    ((keys, _),) = context.keys_values()
+    buffer_bytes = keys.nbytes
+    del keys
+    mx.eval(context.arrays())
+    for _ in range(3):
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        read = sum(mx.sum(keys[:, :, :4]) + mx.sum(values[:, :, :4]) for keys, values in context.keys_values())
+        new = mx.zeros((4, 4, 2, 64)) + 0 * read
+        context.append([(new, new)], mx.full((4,), 1, mx.int32))
+        mx.async_eval(context.arrays())
+        mx.synchronize()
+        assert mx.get_peak_memory() - before < buffer_bytes // 4
 
 
 def test_the_device_is_asked_for_lengths_only_where_room_runs_out(monkeypatch):
