@@ -75,11 +75,11 @@ class DrafterConfig:
         top = _Section(path, read_config(folder))
         _refuse_quantized(top)
         draft = top.section("dflash_config")
-        version: Literal[1, 2] = 2 if "DFlash2DraftModel" in (top.values.get("architectures") or ()) else 1
+        version = _version(top)
         hidden_size = top.integer("hidden_size")
         vocab_size = top.integer("vocab_size")
         num_target_layers = top.integer("num_target_layers")
-        rope_scaling = _rope_scaling(top)
+        rope = _rope_section(top)
         return cls(
             path=path,
             version=version,
@@ -91,8 +91,8 @@ class DrafterConfig:
             vocab_size=vocab_size,
             rms_norm_eps=top.number("rms_norm_eps"),
             layer_kinds=_layer_kinds(top),
-            rope_theta=_rope_theta(top, rope_scaling),
-            rope_scaling=rope_scaling,
+            rope_theta=(top if top.has("rope_theta") or rope is None else rope).number("rope_theta", default=10000.0),
+            rope_scaling=None if rope is None else rope.values,
             max_position_embeddings=top.integer("max_position_embeddings"),
             block_size=(draft if draft.has("block_size") else top).integer("block_size", at_least=2, default=16),
             target_layer_ids=_target_layer_ids(draft, num_target_layers),
@@ -106,7 +106,10 @@ class DrafterConfig:
 
 
 def check_pair(config: DrafterConfig, target_config: Mapping[str, Any]) -> None:
-    """Raises ModelError unless the drafter was made for a target with `target_config` (its config.json, read)."""
+    """Raises ModelError unless the drafter was made for a target with `target_config` (its config.json, read).
+
+    The layers it reads are within `num_target_layers`, so the target has them if the two numbers of layers agree.
+    """
     text = text_config(target_config)
     for key, drafter_value, target_key in (
         ("vocab_size", config.vocab_size, "vocab_size"),
@@ -119,12 +122,6 @@ def check_pair(config: DrafterConfig, target_config: Mapping[str, Any]) -> None:
                 f"{config.path}: {key} is {drafter_value}, but the target's {target_key} is {target_value}: "
                 "this drafter was made for another target"
             )
-    last = max(config.target_layer_ids)
-    if last >= text["num_hidden_layers"]:
-        raise ModelError(
-            f"{config.path}: dflash_config.target_layer_ids reads layer {last}, but the target has only "
-            f"{text['num_hidden_layers']} layers: this drafter was made for another target"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +176,13 @@ def _refuse_quantized(top: _Section) -> None:
             raise top.error(key, "no such key: quantized drafter checkpoints are not supported, give the original one")
 
 
+def _version(top: _Section) -> Literal[1, 2]:
+    names = top.values.get("architectures") or []
+    if not isinstance(names, list):
+        raise top.error("architectures", "a list of names")
+    return 2 if "DFlash2DraftModel" in names else 1
+
+
 def _num_key_value_heads(top: _Section) -> int:
     num_heads = top.integer("num_attention_heads")
     num_kv_heads = top.integer("num_key_value_heads")
@@ -206,7 +210,7 @@ def _layer_kinds(top: _Section) -> tuple[LayerKind, ...]:
     return tuple(kinds[name] for name in names)
 
 
-def _rope_scaling(top: _Section) -> Mapping[str, Any] | None:
+def _rope_section(top: _Section) -> _Section | None:
     key = "rope_parameters" if top.values.get("rope_parameters") else "rope_scaling"
     if not top.values.get(key):
         return None
@@ -218,13 +222,7 @@ def _rope_scaling(top: _Section) -> Mapping[str, Any] | None:
     for needed in _ROPE_KEYS[name]:
         if not section.has(needed):
             raise section.error(needed, f"a value, since the rope type is {name}")
-    return section.values
-
-
-def _rope_theta(top: _Section, rope_scaling: Mapping[str, Any] | None) -> float:
-    if top.has("rope_theta") or rope_scaling is None:
-        return top.number("rope_theta", default=10000.0)
-    return _Section(top.path, rope_scaling, "rope_parameters.").number("rope_theta", default=10000.0)
+    return section
 
 
 def _target_layer_ids(draft: _Section, num_target_layers: int) -> tuple[int, ...]:

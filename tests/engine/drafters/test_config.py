@@ -78,6 +78,8 @@ def test_optional_keys(folders, changes, field, value):
 
 REFUSALS = [
     ("hidden_size", MISSING, " is missing, expected an integer of at least 1"),
+    ("architectures", 5, " is 5, expected a list of names"),
+    ("rope_theta", 0, " is 0, expected a number above 0"),
     ("head_dim", 0, " is 0, expected a multiple of 2 of at least 1"),
     ("head_dim", 15, " is 15, expected a multiple of 2 of at least 1"),
     ("vocab_size", True, " is True, expected an integer of at least 1"),
