@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from batchgen.hub import ModelFolder
+from batchgen.job.spec import EngineSpec, InputSpec
 from batchgen.types import FinishReason, Generation, Prompt, Request, Result, RowError, RowKey
 
 
@@ -25,12 +28,18 @@ class FakeCodec:
     eos_token_ids = frozenset({0})
     vocab_size = 1 << 20
     context_length = 4096
+    identity: Mapping[str, str] = {"tokenizer": "characters"}
 
     def encode(self, prompt: Prompt) -> list[int] | RowError:
+        if prompt.error is not None:
+            return prompt.error
         assert prompt.text is not None
         if "TOO LONG" in prompt.text:
             return RowError("prompt_too_long", f"row {prompt.row} is too long")
         return [ord(character) for character in prompt.text]
+
+    def completion_budget(self, prompt_tokens: int, max_tokens: int) -> int:
+        return min(max_tokens, self.context_length - prompt_tokens)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(chr(token) for token in tokens if token not in self.eos_token_ids)
@@ -94,6 +103,9 @@ class FakeDecoder:
     def summary(self) -> dict[str, str | int | float | None]:
         return dict(self.facts)
 
+    def hints(self) -> list[str]:
+        return ["a faster library would help"]
+
     def _generation(self, request: Request) -> Generation:
         text = self.answer(request)
         tokens = tuple(ord(character) for character in text) + ((0,) if self.finish_reason == "stop" else ())
@@ -136,3 +148,37 @@ def make_error(row: int, kind: Any = "missing_prompt") -> Result:
     """An error row."""
     error = RowError(kind, f"in.parquet, row {row}: the prompt is null")
     return Result(RowKey(row, 0), None, None, error, None, None, None, 0, 1, "first")
+
+
+@dataclass
+class FakeBackend:
+    """The models' side of a run by script. `decoders` are those that were loaded, in order."""
+
+    make_decoder: Callable[[], FakeDecoder] = FakeDecoder
+    model_identity: Mapping[str, str] = field(default_factory=lambda: {"config.json": "aa"})
+    refuse_pair: Exception | None = None
+    decoders: list[FakeDecoder] = field(default_factory=list)
+
+    def resolve_model(self, name: str, revision: str | None, what: str) -> ModelFolder:
+        return ModelFolder(Path(name), dict(self.model_identity) if what == "model" else {"config.json": "dd"})
+
+    def check_pair(self, model: Path, drafter: Path | None, vocab_size: int) -> None:
+        if self.refuse_pair is not None:
+            raise self.refuse_pair
+
+    def load_codec(self, folder: Path, spec: InputSpec) -> FakeCodec:
+        return FakeCodec()
+
+    def load_decoder(
+        self, model: Path, drafter: Path | None, engine: EngineSpec, eos_token_ids: frozenset[int], clock: object
+    ) -> FakeDecoder:
+        decoder = self.make_decoder()
+        if engine.max_rows != "auto":
+            decoder.max_rows = engine.max_rows
+        self.decoders.append(decoder)
+        return decoder
+
+    @property
+    def admitted_rows(self) -> list[int]:
+        """Rows that any of the decoders was given, sorted."""
+        return sorted(key.row for decoder in self.decoders for key in decoder.admitted)

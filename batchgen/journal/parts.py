@@ -26,7 +26,7 @@ def part_number(file_name: str) -> int:
 
 
 def part_bytes(results: Sequence[Result]) -> bytes:
-    """The results as a Parquet file, made in memory so that its digest tells what was meant, not what the disk holds."""
+    """The results as a Parquet file, made in memory so that its digest tells what was meant, not what was stored."""
     table = pa.Table.from_pylist([result_values(result) for result in results], schema=part_schema())
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")

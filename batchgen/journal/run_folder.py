@@ -61,8 +61,9 @@ class RunFolder:
     ) -> Self:
         """Goes on with the folder of `output`, or begins it.
 
-        `count_rows` and `new_id` are asked only where the folder is new. Raises RunLockedError if a live process has the folder,
-        FingerprintError if it was begun with another job or input, JournalError if it can't be written or read.
+        `count_rows` and `new_id` are asked only where the folder is new. Raises RunLockedError if a live process has
+        the folder, FingerprintError if it was begun with another job or input, JournalError if it can't be written or
+        read.
         """
         path = run_folder_path(output)
         disk.make_folder(path / "parts")

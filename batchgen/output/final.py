@@ -32,7 +32,7 @@ def make_metadata(mark: Mark, facts: Mapping[str, Any]) -> bytes:
 
 
 def read_metadata(path: Path) -> dict[str, Any] | None:
-    """What batchgen noted in the Parquet file at `path`; None if that is no Parquet file or batchgen did not make it."""
+    """What batchgen noted in the Parquet file at `path`; None if it is no Parquet file or none that batchgen made."""
     try:
         noted = (pq.read_metadata(path).metadata or {}).get(METADATA_KEY, b"null")
         content = json.loads(noted)

@@ -24,6 +24,8 @@ class Codec(Protocol):
 
     def encode(self, prompt: Prompt) -> list[int] | RowError: ...
 
+    def completion_budget(self, prompt_tokens: int, max_tokens: int) -> int: ...
+
     def decode(self, tokens: Sequence[int]) -> str: ...
 
     def split_reasoning(self, text: str) -> tuple[str, str | None]: ...
@@ -109,12 +111,13 @@ class Loop:
                 self._is_exhausted = True
                 break
             read_at = self.clock()
-            tokens = prompt.error or self.codec.encode(prompt)
+            tokens = self.codec.encode(prompt)
             key = RowKey(prompt.row, 0)
             if isinstance(tokens, RowError):
                 errors.append(self._result(key, error=tokens))
             else:
-                self._waiting.append(_Waiting(Request(key, tokens, self.options.max_tokens), read_at))
+                budget = self.codec.completion_budget(len(tokens), self.options.max_tokens)
+                self._waiting.append(_Waiting(Request(key, tokens, budget), read_at))
         self._finish(errors)
 
     def _admit(self) -> None:

@@ -274,6 +274,22 @@ def test_input_files_in_another_order_are_refused(tmp_path: Path) -> None:
         open_folder(tmp_path / "o.parquet", input_files=files[::-1]).close()
 
 
+def test_files_that_were_only_moved_are_the_same_files(tmp_path: Path) -> None:
+    commit_rows(tmp_path / "o.parquet", range(4))
+    with open_folder(tmp_path / "o.parquet", input_files=[InputRecord("moved/in.parquet", 1000, 20, "aa")]) as folder:
+        assert done_rows(folder) == [0, 1, 2, 3]
+
+
+def test_the_digest_of_the_input_is_shown_only_where_no_file_tells_more(tmp_path: Path) -> None:
+    open_folder(tmp_path / "o.parquet", fingerprint={"input.content": "aa"}).close()
+    changed = {"fingerprint": {"input.content": "bb"}}
+    with pytest.raises(FingerprintError, match=r"input\.content"):
+        open_folder(tmp_path / "o.parquet", **changed).close()
+    with pytest.raises(FingerprintError, match="had 20 rows and has 21") as refusal:
+        open_folder(tmp_path / "o.parquet", input_files=[InputRecord("in.parquet", 1, 21, "bb")], **changed).close()
+    assert "input.content" not in str(refusal.value)
+
+
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     commit_rows(tmp_path / "o.parquet", range(4))
     path = run_folder_path(tmp_path / "o.parquet") / "run.json"

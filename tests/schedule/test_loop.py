@@ -227,12 +227,13 @@ def test_results_bear_times_and_marks() -> None:
     assert [result.prompt_tokens for result in journal.results] == [3, 3, 3]
 
 
-def test_the_budget_reaches_the_decoder() -> None:
-    budgets: list[int] = []
+def test_the_budget_reaches_the_decoder_and_the_context_bounds_it() -> None:
+    budgets: dict[int, int] = {}
 
     def note(request: Request) -> str:
-        budgets.append(request.max_tokens)
+        budgets[request.key.row] = request.max_tokens
         return "x"
 
-    make_loop(prompts(3), FakeDecoder(answer=note), MemoryJournal()).run()
-    assert budgets == [8, 8, 8]
+    rows = iter([Prompt(0, text="a"), Prompt(1, text="a" * (FakeCodec.context_length - 3))])
+    make_loop(rows, FakeDecoder(answer=note), MemoryJournal()).run()
+    assert budgets == {0: 8, 1: 3}

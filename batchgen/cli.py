@@ -1,0 +1,115 @@
+"""The commands: parse, call, say the result, set the exit code. Holds no logic of its own.
+
+Every BatchgenError is caught once, here, and becomes `error: ...` and its exit code.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchgen import __version__
+from batchgen.errors import EXIT_DONE, EXIT_ERROR_ROWS, EXIT_INTERRUPTED, BatchgenError
+
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+job_argument = click.argument("job", type=click.Path(path_type=Path), metavar="JOB")
+
+
+class Commands(click.Group):
+    """The one place where errors and a user's interrupt become exit codes."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BatchgenError as error:
+            click.echo("\n".join(f"error: {line}" for line in str(error).splitlines()), err=True)
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("\ninterrupted; run the same command again to go on", err=True)
+            sys.exit(EXIT_INTERRUPTED)
+
+
+@click.group(cls=Commands, context_settings=CONTEXT_SETTINGS)
+@click.version_option(__version__)
+def main() -> None:
+    """Generate a completion for every row of a Parquet file.
+
+    \b
+    Example:
+      batchgen run jobs/summarize.yaml
+
+    Exit codes: 0 all rows done, 1 finished with error rows, 2 bad job, input or model (nothing ran), 3 the run failed
+    and can be resumed, 130 interrupted and can be resumed.
+    """
+
+
+@main.command()
+@job_argument
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress; warnings and the closing table stay.")
+def run(job: Path, quiet: bool) -> None:
+    """Start a job, or go on with it where it was stopped or killed.
+
+    \b
+    Example:
+      batchgen run jobs/summarize.yaml
+
+    Rows that are done are never decoded again. Ctrl-C once keeps what is finished and stops; twice stops at once.
+    """
+    from batchgen.backend import MlxBackend
+    from batchgen.report.closing import closing
+    from batchgen.run import Surroundings, run_job
+
+    outcome = run_job(job, MlxBackend(), Surroundings(quiet=quiet))
+    click.echo(closing(outcome))
+    sys.exit(outcome.exit_code)
+
+
+@main.command()
+@job_argument
+def check(job: Path) -> None:
+    """Look at everything short of loading weights: input, bad rows, lengths, models, output.
+
+    \b
+    Example:
+      batchgen check jobs/summarize.yaml
+
+    Exits with 1 if some rows can have no completion.
+    """
+    from batchgen import check as check_room
+    from batchgen.backend import MlxBackend
+    from batchgen.job.load import load_job
+
+    report = check_room.check(load_job(job), MlxBackend().check_pair)
+    click.echo("\n".join(report.lines()))
+    sys.exit(EXIT_ERROR_ROWS if report.num_errors else EXIT_DONE)
+
+
+@main.command()
+@job_argument
+def status(job: Path) -> None:
+    """Say how far a job is, and whether it is running.
+
+    \b
+    Example:
+      batchgen status jobs/summarize.yaml
+    """
+    from batchgen.job.load import load_job
+    from batchgen.report.status import status_text
+
+    click.echo(status_text(Path(load_job(job).output.path), job))
+
+
+@main.command()
+def schema() -> None:
+    """Print the JSON schema of a job file, for editors.
+
+    \b
+    Example:
+      batchgen schema > batchgen.schema.json
+    """
+    from batchgen.job.load import job_schema
+
+    click.echo(json.dumps(job_schema(), indent=2))

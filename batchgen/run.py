@@ -1,0 +1,247 @@
+"""Assembles the rooms for `batchgen run`: checks everything cheap first, decodes what is missing, merges, tells.
+
+The order is the promise: nothing is written before the job, the input, the output and the pair of models are known to
+be good, and no weight is read before the run folder says that rows are missing. Decides nothing about rows itself.
+"""
+
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, TextIO
+
+from batchgen.backend import Backend, TextCodec, versions
+from batchgen.check import verify_output
+from batchgen.errors import EXIT_DONE, EXIT_ERROR_ROWS, EXIT_INTERRUPTED, EngineError, OutputError
+from batchgen.hub import ModelFolder
+from batchgen.job.fingerprint import fingerprint
+from batchgen.job.load import dump_job, load_job
+from batchgen.job.spec import Job
+from batchgen.journal.disk import Disk
+from batchgen.journal.record import InputRecord
+from batchgen.journal.run_folder import RunFolder
+from batchgen.output.final import FinalState, Mark, final_state, make_metadata
+from batchgen.output.merge import final_schema, merge
+from batchgen.output.progress import Progress, make_progress
+from batchgen.output.stats import Totals
+from batchgen.prompts.read import InputTable
+from batchgen.schedule.loop import Loop, LoopOptions
+from batchgen.schedule.stop import StopSignals
+from batchgen.types import RowKey
+
+NUM_SAMPLES = 1
+
+
+def _new_id() -> str:
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+
+
+def _time() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run takes from the world around it: where it talks to people, clocks, disk, chance."""
+
+    console: TextIO = field(default_factory=lambda: sys.stderr)
+    quiet: bool = False
+    clock: Callable[[], float] = time.monotonic
+    time: Callable[[], str] = _time
+    disk: Disk = field(default_factory=Disk)
+    new_id: Callable[[], str] = _new_id
+
+    def say(self, message: str) -> None:
+        """One whole line, at once."""
+        self.console.write(message + "\n")
+        self.console.flush()
+
+    def warn(self, message: str) -> None:
+        """A line that is shown also where quiet is asked for."""
+        self.say(f"warning: {message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. `totals`, `decode_s` and `decoder_facts` are of this run alone.
+
+    `decoder_facts` is None if nothing had to be decoded.
+    """
+
+    state: Literal["finished", "already complete", "interrupted"]
+    job_path: Path
+    output: Path
+    group_by: str | None
+    drafter: str | None
+    num_rows: int
+    num_done: int
+    num_errors: int
+    totals: Totals
+    decode_s: float
+    decoder_facts: Mapping[str, str | int | float | None] | None
+
+    @property
+    def exit_code(self) -> int:
+        if self.state == "interrupted":
+            return EXIT_INTERRUPTED
+        return EXIT_ERROR_ROWS if self.num_errors else EXIT_DONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A job whose input, output and models were found good."""
+
+    job: Job
+    table: InputTable
+    output: Path
+    model: ModelFolder
+    drafter: ModelFolder | None
+    codec: TextCodec
+
+
+def run_job(job_path: Path, backend: Backend, surroundings: Surroundings) -> Outcome:
+    """Starts the job or goes on with it, to the final file or to the first signal.
+
+    Raises the errors of `errors.py`; rows that were committed before stay done whatever is raised.
+    """
+    plan = _make_plan(load_job(job_path), backend)
+    with _open_folder(plan, surroundings) as folder:
+        final = _require_own_final(plan, folder)
+        progress = make_progress(surroundings.console, surroundings.clock, surroundings.quiet)
+        facts = None if _is_complete(folder) else _decode(plan, folder, backend, surroundings, progress)
+        if not _is_complete(folder):
+            state: Literal["finished", "already complete", "interrupted"] = "interrupted"
+        elif final == "current":
+            state = "already complete"
+        else:
+            progress.phase(f"writing {plan.output}")
+            _merge(plan, folder, surroundings)
+            state = "finished"
+        return Outcome(
+            state=state,
+            job_path=job_path,
+            output=plan.output,
+            group_by=plan.job.report.group_by,
+            drafter=plan.job.drafter,
+            num_rows=folder.run.num_rows * NUM_SAMPLES,
+            num_done=len(folder.done),
+            num_errors=folder.num_errors,
+            totals=progress.totals,
+            decode_s=progress.decode_s,
+            decoder_facts=facts,
+        )
+
+
+def _make_plan(job: Job, backend: Backend) -> _Plan:
+    table = InputTable.open(job.input)
+    if job.report.group_by is not None:
+        table.require_kept(job.report.group_by, "report.group_by")
+    output = Path(job.output.path)
+    verify_output(output, table.files, job.input.paths)
+    model = backend.resolve_model(job.model, job.revision, "model")
+    drafter = None
+    if job.drafter is not None:
+        drafter = backend.resolve_model(job.drafter, job.drafter_revision, "drafter")
+    codec = backend.load_codec(model.path, job.input)
+    backend.check_pair(model.path, None if drafter is None else drafter.path, codec.vocab_size)
+    return _Plan(job, table, output, model, drafter, codec)
+
+
+def _open_folder(plan: _Plan, surroundings: Surroundings) -> RunFolder:
+    return RunFolder.open(
+        plan.output,
+        fingerprint=fingerprint(
+            plan.job, model=plan.model.identity, codec=plan.codec.identity, inputs=plan.table.identity()
+        ),
+        input_files=[InputRecord(**asdict(file) | {"path": str(file.path)}) for file in plan.table.files],
+        count_rows=plan.table.count,
+        new_id=surroundings.new_id,
+        now=surroundings.time(),
+        disk=surroundings.disk,
+        warn=surroundings.warn,
+    )
+
+
+def _require_own_final(plan: _Plan, folder: RunFolder) -> FinalState:
+    """What stands at the output path; OutputError if this run did not make it."""
+    state = final_state(plan.output, _mark(folder), final_schema(plan.table.kept_schema))
+    if state == "foreign":
+        raise OutputError(
+            f"{plan.output} exists and was not made by the run in {folder.path}; move it away, or choose another path"
+        )
+    return state
+
+
+def _is_complete(folder: RunFolder) -> bool:
+    return len(folder.done) == folder.run.num_rows * NUM_SAMPLES
+
+
+def _decode(
+    plan: _Plan, folder: RunFolder, backend: Backend, surroundings: Surroundings, progress: Progress
+) -> Mapping[str, str | int | float | None]:
+    """Decodes the missing rows until none is left or a signal comes; returns what the engine says of itself."""
+    with StopSignals(lambda: surroundings.say("\nstopping after this round; once more to leave at once")) as stop:
+        progress.phase(f"loading {plan.job.model}" + (f" and {plan.job.drafter}" if plan.drafter else ""))
+        decoder = backend.load_decoder(
+            plan.model.path,
+            None if plan.drafter is None else plan.drafter.path,
+            plan.job.engine,
+            plan.codec.eos_token_ids,
+            surroundings.clock,
+        )
+        for hint in () if surroundings.quiet else decoder.hints():
+            surroundings.say(f"hint: {hint}")
+        run_id = surroundings.new_id()
+        attempt = folder.begin_attempt(run_id, surroundings.time(), dump_job(plan.job))
+        progress.start(len(folder.done), folder.num_errors, folder.run.num_rows * NUM_SAMPLES)
+        loop = Loop(
+            prompts=plan.table.prompts(lambda row: RowKey(row, 0) in folder.done),
+            codec=plan.codec,
+            decoder=decoder,
+            journal=folder,
+            progress=progress,
+            options=LoopOptions(
+                max_tokens=plan.job.sampling.max_tokens,
+                checkpoint_s=plan.job.output.checkpoint_every,
+                seed=plan.job.sampling.seed,
+                attempt=attempt,
+                run_id=run_id,
+            ),
+            clock=surroundings.clock,
+            should_stop=lambda: stop.requested,
+        )
+        try:
+            loop.run()
+        finally:
+            progress.close()
+        if not stop.requested and not _is_complete(folder):
+            num_lost = folder.run.num_rows * NUM_SAMPLES - len(folder.done)
+            raise EngineError(f"{num_lost} rows went into the engine and never came out; run the same job again")
+    return decoder.summary()
+
+
+def _merge(plan: _Plan, folder: RunFolder, surroundings: Surroundings) -> None:
+    facts = {
+        "job": plan.job.model_dump(mode="json"),
+        "model": dict(plan.model.identity),
+        "drafter": None if plan.drafter is None else dict(plan.drafter.identity),
+        "versions": versions(),
+    }
+    merge(
+        plan.output,
+        parts=folder.path / "parts",
+        records=folder.records,
+        kept=plan.table.kept(),
+        kept_schema=plan.table.kept_schema,
+        num_rows=folder.run.num_rows,
+        num_samples=NUM_SAMPLES,
+        metadata=make_metadata(_mark(folder), facts),
+        disk=surroundings.disk,
+    )
+
+
+def _mark(folder: RunFolder) -> Mark:
+    return Mark(folder.run.folder_id, folder.parts_digest)
