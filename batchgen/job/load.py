@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from yaml.nodes import MappingNode, Node, SequenceNode
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from batchgen.errors import JobError
 from batchgen.job.document import CoreLoader, Document, found, merged_resolvers, parse
@@ -68,6 +68,15 @@ class _Dumper(yaml.SafeDumper):
     """Quotes what any reader, of YAML 1.1 or 1.2, would take for something else than text."""
 
     yaml_implicit_resolvers = merged_resolvers(CoreLoader, yaml.SafeDumper)
+
+
+def _represent_text(dumper: _Dumper, text: str) -> ScalarNode:
+    # Outside of double quotes PyYAML would write these as they are, and read them as line ends.
+    style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def _read_text(path: Path) -> str:

@@ -1,0 +1,262 @@
+"""Every key of a job file: what it takes, what it refuses, and in which words."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchgen.errors import JobError
+from batchgen.job.load import job_schema, load_job
+from tests.job.builders import write_job
+
+TEXT = "must be text (in quotes, if it looks like a number or a truth value)"
+DURATION = "must be a duration above 0, such as 30s, 5m or a number of seconds"
+PARQUET = "must be a file whose name ends in .parquet"
+PATHS = "must be a path or a list of paths"
+DTYPES = "must be one of auto, float32, bfloat16 or float16"
+
+TAKEN: list[tuple[str, str, Any]] = [
+    ("name", "summarize", "summarize"),
+    ("name", "'12'", "12"),
+    ("model", "data/tiny", "data/tiny"),
+    ("revision", "main", "main"),
+    ("revision", "", None),
+    ("revision", "null", None),
+    ("drafter", "data/tiny-dflash2", "data/tiny-dflash2"),
+    ("drafter_revision", "v1", "v1"),
+    ("input.path", "a.parquet", "a.parquet"),
+    ("input.path", "[a.parquet, 'b/*.parquet']", ["a.parquet", "b/*.parquet"]),
+    ("input.id", "id", "id"),
+    ("input.id", "yes", "yes"),
+    ("input.prompt", '"{{ a }} and {{ b }}"', "{{ a }} and {{ b }}"),
+    ("input.prompt", "|\n    Say:\n    {{ a }}", "Say:\n{{ a }}\n"),
+    ("input.column", "prompt", "prompt"),
+    ("input.messages", "messages", "messages"),
+    ("input.system", "Be brief.", "Be brief."),
+    ("input.where", "length(text) > 20", "length(text) > 20"),
+    ("input.keep", "[id, task]", ["id", "task"]),
+    ("input.keep", "[]", []),
+    ("input.chat", "true", True),
+    ("input.chat", "False", False),
+    ("input.chat", "null", None),
+    ("sampling.max_tokens", "1", 1),
+    ("sampling.max_tokens", "2147483647", 2147483647),
+    ("sampling.max_tokens", "010", 10),
+    ("sampling.max_tokens", "0x10", 16),
+    ("sampling.temperature", "0", 0.0),
+    ("sampling.temperature", "0.0", 0.0),
+    ("sampling.temperature", "-0.0", 0.0),
+    ("sampling.temperature", "0e5", 0.0),
+    ("sampling.seed", "9223372036854775807", 2**63 - 1),
+    ("output.path", "out/summaries.parquet", "out/summaries.parquet"),
+    ("output.checkpoint_every", "30s", 30.0),
+    ("output.checkpoint_every", "5m", 300.0),
+    ("output.checkpoint_every", "1.5h", 5400.0),
+    ("output.checkpoint_every", "250ms", 0.25),
+    ("output.checkpoint_every", "12", 12.0),
+    ("output.checkpoint_every", "0.5", 0.5),
+    ("output.checkpoint_every", "'7'", 7.0),
+    ("engine.max_rows", "auto", "auto"),
+    ("engine.max_rows", "1", 1),
+    ("engine.block_size", "auto", "auto"),
+    ("engine.block_size", "2", 2),
+    ("engine.prefill_chunk", "1", 1),
+    ("engine.dtype", "bfloat16", "bfloat16"),
+    ("report.group_by", "task", "task"),
+]
+
+REFUSED: list[tuple[str, str, str]] = [
+    ("name", "12", f"found 12, {TEXT}"),
+    ("name", '""', 'found "", must not be empty'),
+    ("model", "", f"found nothing, {TEXT}"),
+    ("model", "'  '", 'found "", must not be empty'),
+    ("model", "true", f"found true, {TEXT}"),
+    ("model", "[a]", f"found a list, {TEXT}"),
+    ("model", "{a: b}", f"found a mapping, {TEXT}"),
+    ("model", '"a\\0b"', 'found "a\x00b", must not hold a NUL character'),
+    ("model", '"\\ud800"', "must be Unicode text, and holds a lone surrogate"),
+    ("model", "!path x", "the tag !path may not stand here"),
+    ("revision", "1.0", f"found 1.0, {TEXT}"),
+    ("drafter", "3", f"found 3, {TEXT}"),
+    ("drafter_revision", "false", f"found false, {TEXT}"),
+    ("input", "in.parquet", "found in.parquet, must be a mapping of keys"),
+    ("input.path", "", f"found nothing, {PATHS}"),
+    ("input.path", "[]", PATHS),
+    ("input.path", "[a, 1]", PATHS),
+    ("input.path", "[a, ' ']", "must not be empty"),
+    ("input.path", "[a, b, a]", "names a twice"),
+    ("input.path", "{a: b}", PATHS),
+    ("input.id", "0", f"found 0, {TEXT}"),
+    ("input.prompt", "1e-5", f"found 1e-5, {TEXT}"),
+    (
+        "input.prompt",
+        '"{{ text "',
+        'found "{{ text", must be a Jinja template: unexpected end of template, expected end of print statement',
+    ),
+    (
+        "input.prompt",
+        '"{% for x in y %}"',
+        'found "{% for x in y %}", must be a Jinja template: Unexpected end of template. Jinja was looking for the '
+        "following tags: endfor or else. The innermost block that needs to be closed is for",
+    ),
+    ("input.column", "[a]", f"found a list, {TEXT}"),
+    ("input.messages", "7", f"found 7, {TEXT}"),
+    ("input.system", '""', 'found "", must not be empty'),
+    ("input.where", "true", f"found true, {TEXT}"),
+    ("input.keep", "id", "found id, must be a list"),
+    ("input.keep", "[a, b, a]", "names a twice"),
+    ("input.chat", "yes", "found yes, must be true or false"),
+    ("input.chat", "on", "found on, must be true or false"),
+    ("input.chat", "1", "found 1, must be true or false"),
+    ("input.chat", "'true'", 'found "true", must be true or false'),
+    ("sampling", "3", "found 3, must be a mapping of keys"),
+    ("sampling.max_tokens", "0", "found 0, must be at least 1"),
+    ("sampling.max_tokens", "-1", "found -1, must be at least 1"),
+    ("sampling.max_tokens", "2147483648", "found 2147483648, must be at most 2147483647"),
+    ("sampling.max_tokens", "1.0", "found 1.0, must be a whole number"),
+    ("sampling.max_tokens", "1e3", "found 1e3, must be a whole number"),
+    ("sampling.max_tokens", "'12'", 'found "12", must be a whole number'),
+    ("sampling.max_tokens", "true", "found true, must be a whole number"),
+    ("sampling.max_tokens", "", "found nothing, must be a whole number"),
+    ("sampling.max_tokens", "1_000", "found 1_000, must be a whole number"),
+    ("sampling.max_tokens", "12:30", "found 12:30, must be a whole number"),
+    ("sampling.temperature", "0.7", "found 0.7, must be 0: this version decodes greedily"),
+    ("sampling.temperature", "1e-5", "found 1e-5, must be 0: this version decodes greedily"),
+    ("sampling.temperature", "-1", "found -1, must be 0: this version decodes greedily"),
+    ("sampling.temperature", ".nan", "found .nan, must be a finite number"),
+    ("sampling.temperature", "hot", "found hot, must be a number"),
+    ("sampling.temperature", "false", "found false, must be a number"),
+    ("sampling.seed", "-1", "found -1, must be at least 0"),
+    ("sampling.seed", "9223372036854775808", "found 9223372036854775808, must be at most 9223372036854775807"),
+    ("output", "[]", "found a list, must be a mapping of keys"),
+    ("output.path", "out/", f"found out/, {PARQUET}, not a folder"),
+    ("output.path", "out", f"found out, {PARQUET}"),
+    ("output.path", "out.jsonl", f"found out.jsonl, {PARQUET}"),
+    ("output.path", ".parquet", f"found .parquet, {PARQUET}"),
+    ("output.path", "5", f"found 5, {TEXT}"),
+    ("output.checkpoint_every", "0", f"found 0, {DURATION}"),
+    ("output.checkpoint_every", "-3", f"found -3, {DURATION}"),
+    ("output.checkpoint_every", "3x", f"found 3x, {DURATION}"),
+    ("output.checkpoint_every", "0s", f"found 0s, {DURATION}"),
+    ("output.checkpoint_every", ".inf", f"found .inf, {DURATION}"),
+    ("output.checkpoint_every", "true", f"found true, {DURATION}"),
+    ("output.checkpoint_every", "", f"found nothing, {DURATION}"),
+    ("engine", "fast", "found fast, must be a mapping of keys"),
+    ("engine.max_rows", "0", "found 0, must be auto or a whole number of at least 1"),
+    ("engine.max_rows", "all", "found all, must be auto or a whole number of at least 1"),
+    ("engine.max_rows", "true", "found true, must be auto or a whole number of at least 1"),
+    ("engine.block_size", "1", "found 1, must be auto or a whole number of at least 2"),
+    ("engine.block_size", "4.0", "found 4.0, must be auto or a whole number of at least 2"),
+    ("engine.prefill_chunk", "0", "found 0, must be at least 1"),
+    ("engine.prefill_chunk", "auto", "found auto, must be a whole number"),
+    ("engine.dtype", "int8", f"found int8, {DTYPES}"),
+    ("engine.dtype", "32", f"found 32, {DTYPES}"),
+    ("report", "task", "found task, must be a mapping of keys"),
+    ("report.group_by", "1", f"found 1, {TEXT}"),
+]
+
+SECTIONS = ("input", "sampling", "output", "engine", "report")
+
+
+def needed_for(key: str) -> dict[str, str | None]:
+    """What must stand or not stand beside a key for the job to be whole."""
+    if key in ("input.column", "input.messages"):
+        return {"input.prompt": None}
+    if key in SECTIONS:
+        return {name: None for name in ("input.path", "input.prompt", "output.path") if name.startswith(key)}
+    return {"drafter": "some/drafter"} if key == "drafter_revision" else {}
+
+
+def value_of(job: object, key: str) -> Any:
+    for name in key.split("."):
+        job = getattr(job, name)
+    return job
+
+
+def keys_of_schema() -> list[str]:
+    schema = job_schema()
+    keys = []
+    for name, info in schema["properties"].items():
+        section = info.get("$ref", "").removeprefix("#/$defs/")
+        keys += [f"{name}.{key}" for key in schema["$defs"][section]["properties"]] if section else [name]
+    return sorted(keys)
+
+
+@pytest.mark.parametrize(("key", "text", "value"), TAKEN)
+def test_taken(tmp_path: Path, key: str, text: str, value: Any) -> None:
+    path, _ = write_job(tmp_path, needed_for(key) | {key: text})
+    found = value_of(load_job(path), key)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(("key", "text", "message"), REFUSED)
+def test_refused_with_file_line_key_and_what_was_found(tmp_path: Path, key: str, text: str, message: str) -> None:
+    path, lines = write_job(tmp_path, needed_for(key) | {key: text})
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    assert str(caught.value) == f"{path}:{lines[key]}: {key}: {message}"
+
+
+@pytest.mark.parametrize("table", [TAKEN, REFUSED])
+def test_the_tables_cover_every_key(table: list[tuple[str, str, Any]]) -> None:
+    assert sorted({key for key, _, _ in table if key not in SECTIONS}) == keys_of_schema()
+
+
+@pytest.mark.parametrize("key", ["model", "input.path", "output.path"])
+def test_required(tmp_path: Path, key: str) -> None:
+    path, lines = write_job(tmp_path, {key: None} | ({"output.checkpoint_every": "1s"} if "output" in key else {}))
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    line = lines[key.partition(".")[0]] if "." in key else 1
+    assert str(caught.value) == f"{path}:{line}: {key}: missing, and every job needs it"
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "message"),
+    [
+        ({"input.prompt": None}, "input", "must have one of prompt, column, messages"),
+        (
+            {"input.column": "c"},
+            "input",
+            "must have only one of prompt, column, messages, and has prompt and column",
+        ),
+        (
+            {"input.prompt": None, "input.column": "c", "input.messages": "m"},
+            "input",
+            "must have only one of prompt, column, messages, and has column and messages",
+        ),
+        (
+            {"input.prompt": None, "input.messages": "m", "input.chat": "false"},
+            "input",
+            "messages need the chat template, and chat: false turns it off",
+        ),
+        (
+            {"input.system": "s", "input.chat": "false"},
+            "input",
+            "system needs the chat template, and chat: false turns it off",
+        ),
+        ({"drafter_revision": "v1"}, "", "drafter_revision is given without a drafter"),
+        (
+            {"report.group_by": "task", "input.keep": "[id]"},
+            "",
+            "report.group_by names task, which input.keep does not carry to the output",
+        ),
+    ],
+)
+def test_keys_that_do_not_go_together(tmp_path: Path, values: dict[str, str | None], key: str, message: str) -> None:
+    path, lines = write_job(tmp_path, values)
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    place = f"{path}:{lines[key]}: {key}" if key else f"{path}:1"
+    assert str(caught.value) == f"{place}: {message}"
+
+
+def test_defaults(tmp_path: Path) -> None:
+    job = load_job(write_job(tmp_path, {}, "nightly.yaml")[0])
+    assert (job.name, job.drafter, job.input.chat, job.input.keep) == ("nightly", None, None, None)
+    assert (job.sampling.max_tokens, job.sampling.temperature, job.sampling.seed) == (256, 0.0, 0)
+    assert job.output.checkpoint_every == 30.0
+    assert (job.engine.max_rows, job.engine.block_size, job.engine.prefill_chunk) == ("auto", "auto", 512)
+    assert (job.engine.dtype, job.report.group_by) == ("auto", None)
+    assert job.input.paths == ("in.parquet",)
