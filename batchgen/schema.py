@@ -11,7 +11,11 @@ KEY_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (("row", pa.int64()), ("sampl
 
 RESULT_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("sample", pa.int32(), "number of the sample of this prompt, from 0"),
-    ("completion", pa.string(), "generated text without the end token; empty if the model ended at once; null on error"),
+    (
+        "completion",
+        pa.string(),
+        "generated text without the end token; empty if the model ended at once; null on error",
+    ),
     ("reasoning", pa.string(), "text of the model's thinking block; null if it has none"),
     ("status", pa.string(), "`ok` or `error`"),
     ("error_kind", pa.string(), "why a row has no completion; null if it has one"),
@@ -26,7 +30,7 @@ RESULT_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     (
         "acceptance_length",
         pa.float64(),
-        "tokens a verify pass yields on average, (accepted_tokens + verify_passes) / verify_passes; null without passes",
+        "tokens per verify pass on average, (accepted_tokens + verify_passes) / verify_passes; null without passes",
     ),
     ("acceptance_counts", pa.list_(pa.int32()), "how many passes accepted 0, 1, ..., block_size - 1 drafts"),
     ("queue_s", pa.float64(), "seconds from reading the row to the start of its prefill"),
@@ -52,10 +56,13 @@ def part_schema() -> pa.Schema:
     return pa.schema(keys + [pa.field(name, kind) for name, kind, _ in RESULT_COLUMNS if name != "sample"])
 
 
+_PART_NAMES = tuple(part_schema().names)
+
+
 def result_values(result: Result) -> dict[str, object]:
     """A result as one dict over `part_schema()`; figures of work not done are null, never NaN."""
     generation = result.generation
-    values: dict[str, object] = {name: None for name in part_schema().names}
+    values: dict[str, object] = dict.fromkeys(_PART_NAMES)
     values |= {
         "row": result.key.row,
         "sample": result.key.sample,
