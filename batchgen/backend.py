@@ -7,13 +7,16 @@ import importlib.metadata
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from batchgen.hub import ModelFolder, resolve_model
 from batchgen.job.spec import EngineSpec, InputSpec
 from batchgen.prompts.encode import Codec
 from batchgen.schedule.loop import Codec as LoopCodec
 from batchgen.types import Decoder
+
+if TYPE_CHECKING:
+    from batchgen.engine import EngineOptions
 
 PACKAGES = ("batchgen", "mlx", "mlx-lm", "pyarrow", "transformers")
 
@@ -84,15 +87,21 @@ class MlxBackend:
     ) -> ReportingDecoder:
         from batchgen import engine as engine_room
 
-        options = engine_room.EngineOptions(
-            eos_token_ids=eos_token_ids,
-            clock=clock,
-            max_rows=None if engine.max_rows == "auto" else engine.max_rows,
-            block_size=None if engine.block_size == "auto" else engine.block_size,
-            prefill_chunk=engine.prefill_chunk,
-            dtype=None if engine.dtype == "auto" else engine.dtype,
-        )
-        return engine_room.load(model, drafter, options)
+        return engine_room.load(model, drafter, engine_options(engine, eos_token_ids, clock))
+
+
+def engine_options(engine: EngineSpec, eos_token_ids: frozenset[int], clock: Callable[[], float]) -> "EngineOptions":
+    """The job's engine section as the engine takes it, `auto` being None there."""
+    from batchgen.engine import EngineOptions
+
+    return EngineOptions(
+        eos_token_ids=eos_token_ids,
+        clock=clock,
+        max_rows=None if engine.max_rows == "auto" else engine.max_rows,
+        block_size=None if engine.block_size == "auto" else engine.block_size,
+        prefill_chunk=engine.prefill_chunk,
+        dtype=None if engine.dtype == "auto" else engine.dtype,
+    )
 
 
 def versions() -> dict[str, str]:

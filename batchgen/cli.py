@@ -103,6 +103,39 @@ def status(job: Path) -> None:
 
 
 @main.command()
+@job_argument
+@click.option("--rows", type=click.IntRange(min=1), help="Measure on the first ROWS rows only.")
+@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Turns of each side.")
+@click.option(
+    "--batch",
+    "batch_sizes",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="Rows at once for mlx-lm; may be repeated.",
+)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures here too."
+)
+def bench(job: Path, rows: int | None, repeats: int, batch_sizes: tuple[int, ...], json_path: Path | None) -> None:
+    """Time a job's rows with its drafter, without it, and with mlx_lm.batch_generate, as ratios.
+
+    \b
+    Example:
+      batchgen bench jobs/summarize.yaml --rows 60 --batch 8 --batch 32
+
+    All sides decode the same rows in turn in one process. No run folder and no output is touched.
+    """
+    from batchgen.bench.job import bench_job
+
+    report = bench_job(
+        job, max_rows=rows, repeats=repeats, batch_sizes=batch_sizes, say=lambda line: click.echo(line, err=True)
+    )
+    click.echo("\n".join(report.lines()))
+    if json_path is not None:
+        json_path.write_text(json.dumps(report.to_json(), indent=2) + "\n")
+
+
+@main.command()
 def schema() -> None:
     """Print the JSON schema of a job file, for editors.
 
