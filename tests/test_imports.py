@@ -24,7 +24,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "schedule": BASE,
     "engine": BASE,
     "journal": (*BASE, "job.fingerprint"),
-    "output": (*BASE, "journal.log", "journal.disk"),
+    "output": (*BASE, "journal.log", "journal.keys", "journal.disk"),
     "backend": (*BASE, "hub", "job", "prompts", "schedule", "engine"),
     "run": (*BASE, "backend", "check", "hub", "job", "journal", "output", "prompts", "schedule"),
     "check": (*BASE, "backend", "hub", "job", "journal", "output", "prompts", "engine"),

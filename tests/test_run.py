@@ -26,7 +26,7 @@ from tests.jobs import write_input, write_job
 
 # The steps of a commit and of writing the final file, each with the steps before it already done.
 PART_STEPS = [f"part.{step}" for step in ("begin", "written", "synced", "renamed", "done")]
-LOG_STEPS = [f"log.{step}" for step in ("begin", "torn", "written", "done")]
+LOG_STEPS = [f"log.{step}" for step in ("begin", "written", "done")]
 FINAL_STEPS = [f"final.{step}" for step in ("begin", "written", "synced", "renamed", "done")]
 
 

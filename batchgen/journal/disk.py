@@ -59,12 +59,7 @@ class Disk:
             is_new = not path.exists()
             self._reached(f"{kind}.begin")
             with open(path, "ab") as file:
-                # Two writes, so that the step between them leaves the torn line that a crash can leave.
-                half = len(content) // 2
-                file.write(content[:half])
-                file.flush()
-                self._reached(f"{kind}.torn")
-                file.write(content[half:])
+                file.write(content)
                 file.flush()
                 self._reached(f"{kind}.written")
                 _sync(file.fileno())

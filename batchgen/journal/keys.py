@@ -3,7 +3,9 @@
 Knows nothing of files.
 """
 
+from array import array
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from batchgen.types import RowKey
@@ -17,7 +19,24 @@ class KeyRange(NamedTuple):
     stop: int
 
 
-def to_ranges(keys: Iterable[RowKey]) -> tuple[KeyRange, ...]:
+class KeyRanges:
+    """Ranges in 24 bytes each: a log of a million rows in any order can hold hundreds of thousands of them."""
+
+    def __init__(self, ranges: Iterable[KeyRange]) -> None:
+        self._flat = array("q", chain.from_iterable(ranges))
+
+    def __iter__(self) -> Iterator[KeyRange]:
+        for start in range(0, len(self._flat), 3):
+            yield KeyRange(*self._flat[start : start + 3])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyRanges) and self._flat == other._flat
+
+    def __hash__(self) -> int:
+        return hash(self._flat.tobytes())
+
+
+def to_ranges(keys: Iterable[RowKey]) -> KeyRanges:
     """The keys as the fewest ranges, ordered by sample, then row."""
     ranges: list[KeyRange] = []
     for row, sample in sorted(keys, key=lambda key: (key.sample, key.row)):
@@ -26,7 +45,7 @@ def to_ranges(keys: Iterable[RowKey]) -> tuple[KeyRange, ...]:
             ranges[-1] = last._replace(stop=row + 1)
         else:
             ranges.append(KeyRange(sample, row, row + 1))
-    return tuple(ranges)
+    return KeyRanges(ranges)
 
 
 def range_keys(ranges: Iterable[KeyRange]) -> Iterator[RowKey]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from batchgen.errors import JournalError
-from batchgen.journal.keys import KeyRange
+from batchgen.journal.keys import KeyRange, KeyRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class LogRecord:
     sha256: str
     num_rows: int
     num_errors: int
-    keys: tuple[KeyRange, ...]
+    keys: KeyRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def decode_record(line: bytes) -> LogRecord | None:
         return None
     if not isinstance(body, dict) or body.pop("crc32", None) != _checksum(body):
         return None
-    keys = tuple(KeyRange(*key_range) for key_range in body["keys"])
+    keys = KeyRanges(KeyRange(*key_range) for key_range in body["keys"])
     return LogRecord(body["part"], body["sha256"], body["rows"], body["errors"], keys)
 
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from batchgen.errors import JournalError
 from batchgen.journal.disk import Disk
+from batchgen.journal.keys import range_keys
 from batchgen.journal.log import LogRecord
 from batchgen.output.final import METADATA_KEY
 from batchgen.schema import RESULT_NAMES, part_schema, result_schema
@@ -150,11 +151,10 @@ class _Parts:
 
 def _index(folder: Path, records: Sequence[LogRecord], num_samples: int) -> "array[int]":
     """Which record holds the key at row * num_samples + sample; -1 where none does. Four bytes a key."""
-    ranges = [(number, key_range) for number, record in enumerate(records) for key_range in record.keys]
-    num_rows = max((key_range.stop for _, key_range in ranges), default=0)
+    num_rows = max((key_range.stop for record in records for key_range in record.keys), default=0)
     part_of_key = array("i", [-1]) * (num_rows * num_samples)
-    for number, (sample, start, stop) in ranges:
-        for row in range(start, stop):
+    for number, record in enumerate(records):
+        for row, sample in range_keys(record.keys):
             position = row * num_samples + sample
             if sample >= num_samples or part_of_key[position] >= 0:
                 raise JournalError(f"{folder.parent}: input row {row}, sample {sample}, is committed twice or unasked")

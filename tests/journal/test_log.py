@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from batchgen.journal.keys import KeyRange
+from batchgen.journal.keys import KeyRange, KeyRanges
 from batchgen.journal.log import LogRecord, decode_record, encode_record, read_log
 
 RECORDS = [
-    LogRecord(f"part-{number:06d}.parquet", f"{number:064x}", 4, 1, (KeyRange(0, 4 * number, 4 * number + 4),))
+    LogRecord(
+        f"part-{number:06d}.parquet", f"{number:064x}", 4, 1, KeyRanges([KeyRange(0, 4 * number, 4 * number + 4)])
+    )
     for number in range(3)
 ]
 
