@@ -34,7 +34,10 @@ def train_tokenizer(seed: int, num_samples: int = 40_000) -> Tokenizer:
     """A tokenizer of VOCAB_SIZE entries over the first samples of a training stream; special tokens come first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(PIECES, behavior="isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(PIECES, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -43,7 +46,11 @@ def train_tokenizer(seed: int, num_samples: int = 40_000) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    texts = (text for sample in islice(training_stream(seed), num_samples) for text in (render_chat(sample.prompt), sample.response))
+    texts = (
+        text
+        for sample in islice(training_stream(seed), num_samples)
+        for text in (render_chat(sample.prompt), sample.response)
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 

@@ -10,6 +10,8 @@ from random import Random
 from batchgen.training.tasks import arithmetic, functions, prose, summary
 from batchgen.training.tasks.sample import Sample, Split
 
+__all__ = ["GENERATORS", "TRAINING_MIX", "Sample", "Split", "task_stream", "training_stream"]
+
 GENERATORS: Mapping[str, Callable[[Random], Sample]] = {
     "summary": summary.generate,
     "math": arithmetic.generate,
@@ -21,7 +23,7 @@ GENERATORS: Mapping[str, Callable[[Random], Sample]] = {
 TRAINING_MIX: Mapping[str, float] = {"summary": 0.5, "math": 0.25, "code": 0.1, "prose": 0.15}
 
 
-def task_stream(task: str, split: Split, seed: int) -> Iterator[Sample]:
+def task_stream(task: str, split: Split, seed: int | str) -> Iterator[Sample]:
     """Samples of one task and side, without end. A sample may come again."""
     rng, generate = Random(f"{task} {seed}"), GENERATORS[task]
     while True:
@@ -30,7 +32,7 @@ def task_stream(task: str, split: Split, seed: int) -> Iterator[Sample]:
             yield sample
 
 
-def training_stream(seed: int, mix: Mapping[str, float] = TRAINING_MIX) -> Iterator[Sample]:
+def training_stream(seed: int | str, mix: Mapping[str, float] = TRAINING_MIX) -> Iterator[Sample]:
     """Training samples of all tasks in the shares of `mix`, without end."""
     rng = Random(f"mix {seed}")
     streams = {task: task_stream(task, "train", seed) for task in mix}

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from random import Random
 
 from batchgen.training.tasks.sample import Sample, between, pick
+from batchgen.training.tasks.words import words
 
-NOUNS = (
+NOUNS = words(
     "price amount weight height length score speed volume width depth total level value count rate size "
     "distance budget pressure signal"
-).split()
-PLURALS = "prices amounts weights scores values counts rates sizes numbers levels items totals points grades".split()
-TEXTS = "name title label word line text key code path note".split()
-VERBS = "get make find compute build fetch derive update pick read".split()
+)
+PLURALS = words("prices amounts weights scores values counts rates sizes numbers levels items totals points grades")
+TEXTS = words("name title label word line text key code path note")
+VERBS = words("get make find compute build fetch derive update pick read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,7 @@ def combined(rng: Random) -> Function:
     word, sign = pick(rng, (("plus", "+"), ("minus", "-"), ("times", "*")))
     other, other_sign = pick(rng, (("plus", "+"), ("minus", "-")))
     body = (f"result = {first} {sign} {second}", f"return result {other_sign} {number}")
-    return Function(
-        f"returns {first} {word} {second}, {other} {number}", _name(rng, first), f"{first}, {second}", body
-    )
+    return Function(f"returns {first} {word} {second}, {other} {number}", _name(rng, first), f"{first}, {second}", body)
 
 
 FUNCTIONS: Sequence[Callable[[Random], Function]] = (

@@ -10,22 +10,23 @@ from collections.abc import Sequence
 from random import Random
 
 from batchgen.training.tasks.sample import Sample, pick
+from batchgen.training.tasks.words import words
 
 NUM_SENTENCES = 4
 REQUEST = "Continue the story: "
 
-ADJECTIVES = (
+ADJECTIVES = words(
     "old quiet pale tired bright narrow heavy gentle broken distant golden bitter hollow silent wild young"
-).split()
-NOUNS = (
+)
+NOUNS = words(
     "sailor river garden window teacher forest lantern harbour stranger market kitchen shepherd tower letter horse "
     "winter"
-).split()
-VERBS = (
+)
+VERBS = words(
     "watched followed remembered carried crossed feared painted forgot found left answered called met touched guarded "
     "wanted"
-).split()
-PLACES = "hill bridge sea road wall house field gate station shore valley church island mill pond yard".split()
+)
+PLACES = words("hill bridge sea road wall house field gate station shore valley church island mill pond yard")
 MANNERS = (
     "slowly",
     "again",
@@ -73,8 +74,8 @@ class Story:
 
     def sentence(self, form: str) -> str:
         """A sentence of the given form."""
-        words = [self._word(item) if item in SLOTS else item for item in form.split()]
-        return " ".join(words).replace(" ,", ",").replace(" .", ".")
+        parts = [self._word(item) if item in SLOTS else item for item in form.split()]
+        return " ".join(parts).replace(" ,", ",").replace(" .", ".")
 
     def next_form(self) -> str:
         """The form that follows, keyed like a word."""

@@ -9,7 +9,22 @@ from dataclasses import dataclass
 from random import Random
 
 from batchgen.training.tasks.sample import between, chance, pick
-from batchgen.training.tasks.words import COMPANIES, DAYS, FIRST_NAMES, GOODS, LAST_NAMES, MONTHS, PLACES, TEAMS
+from batchgen.training.tasks.words import (
+    ANIMALS,
+    COMPANIES,
+    DAYS,
+    DEVICES,
+    FAULTS,
+    FIRST_NAMES,
+    GOODS,
+    GROUPS,
+    LAST_NAMES,
+    MACHINES,
+    MONTHS,
+    PLACES,
+    REMEDIES,
+    TEAMS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +53,9 @@ def clock_time(rng: Random) -> str:
 
 def outage(rng: Random) -> Report:
     """A machine that stood still: where, what, when, why, for how long, who repaired it."""
-    place, day, name = f"{pick(rng, PLACES)} {pick(rng, ('plant', 'mill', 'works', 'depot'))}", pick(rng, DAYS), person(rng)
-    machine = f"{pick(rng, ('pump', 'press', 'mixer', 'boiler', 'crane', 'saw', 'oven', 'conveyor'))} {between(rng, 1, 9)}"
-    cause = pick(
-        rng, ("a worn seal", "a blown fuse", "a loose belt", "a cracked valve", "a dirty filter", "a broken sensor")
-    )
+    place = f"{pick(rng, PLACES)} {pick(rng, ('plant', 'mill', 'works', 'depot'))}"
+    machine, cause = f"{pick(rng, MACHINES)} {between(rng, 1, 9)}", pick(rng, FAULTS)
+    day, name = pick(rng, DAYS), person(rng)
     minutes, lost = between(rng, 15, 180), between(rng, 20, 480)
     lead = pick(
         rng,
@@ -54,15 +67,17 @@ def outage(rng: Random) -> Report:
     )
     repaired = chance(rng, 0.75)
     found = pick(rng, (f"{name} found {cause}", f"Technician {name} traced it to {cause}"))
+    done = pick(rng, (" and repaired it.", " and replaced the part.")) if repaired else ", but has no spare part."
     body = [
-        found + (pick(rng, (" and repaired it.", " and replaced the part.")) if repaired else ", but has no spare part."),
+        found + done,
         pick(rng, (f"The line stood still for {minutes} minutes.", f"Work could not go on for {minutes} minutes.")),
     ]
     summary = f"{place}: {machine} down {minutes} minutes on {day}, {cause}"
     if chance(rng, 0.5):
         body.append(pick(rng, (f"In all {lost} units were lost.", f"This cost the plant {lost} units.")))
         summary += f", {lost} units lost"
-    return Report(lead, tuple(body), summary + (f"; repaired by {name}." if repaired else f"; {name} waits for a part."))
+    outcome = f"repaired by {name}." if repaired else f"{name} waits for a part."
+    return Report(lead, tuple(body), f"{summary}; {outcome}")
 
 
 def delivery(rng: Random) -> Report:
@@ -101,7 +116,7 @@ def delivery(rng: Random) -> Report:
 
 def meeting(rng: Random) -> Report:
     """Minutes: who met, what was decided, who does it, by when, and what is put off."""
-    group = f"{pick(rng, ('budget', 'safety', 'design', 'hiring', 'events', 'garden', 'library'))} {pick(rng, ('team', 'board', 'group'))}"
+    group = f"{pick(rng, GROUPS)} {pick(rng, ('team', 'board', 'group'))}"
     day, owner, chair, due = pick(rng, DAYS), person(rng), person(rng), date(rng)
     verb = pick(rng, ("repair", "replace", "paint", "sell", "order", "move", "test", "clean"))
     thing = pick(rng, ("roof", "heating", "printers", "main door", "fence", "old van", "lights", "kitchen", "signs"))
@@ -189,8 +204,8 @@ def match(rng: Random) -> Report:
 def ticket(rng: Random) -> Report:
     """A support case: number, who, which device, which error, what was tried, how urgent it is."""
     number, customer = between(rng, 1000, 9999), person(rng)
-    device = f"{pick(rng, ('printer', 'router', 'scanner', 'camera', 'tablet', 'phone'))} {pick(rng, 'ABCKRXZ')}{between(rng, 100, 999)}"
-    error, tried = between(rng, 10, 99), pick(rng, ("a restart", "new batteries", "a reset", "another cable", "an update"))
+    device = f"{pick(rng, DEVICES)} {pick(rng, 'ABCKRXZ')}{between(rng, 100, 999)}"
+    error, tried = between(rng, 10, 99), pick(rng, REMEDIES)
     lead = pick(
         rng,
         (
@@ -200,12 +215,12 @@ def ticket(rng: Random) -> Report:
         ),
     )
     helped = chance(rng, 0.5)
-    outcome = "solved the problem" if helped else "did not help"
+    outcome, verdict = ("solved the problem", "solved") if helped else ("did not help", "not solved")
     body = [
         pick(rng, (f"We tried {tried}, which {outcome}.", f"The hotline suggested {tried}; it {outcome}.")),
         pick(rng, (f"They use it since {date(rng)}.", f"It was bought on {date(rng)}.")),
     ]
-    summary = f"Ticket {number}: {device}, error {error}, {customer}; {'solved by' if helped else 'not solved by'} {tried}"
+    summary = f"Ticket {number}: {device}, error {error}, {customer}; {verdict} by {tried}"
     if not helped and chance(rng, 0.6):
         day = pick(rng, DAYS)
         body.append(pick(rng, (f"An answer is needed by {day}.", f"{customer} wants to hear from us before {day}.")))
@@ -242,9 +257,9 @@ def sales(rng: Random) -> Report:
 
 def survey(rng: Random) -> Report:
     """Animals counted at a place by two people; the summary names the commonest and the sum."""
-    animals = ["deer", "foxes", "hares", "owls", "herons", "badgers", "swans", "otters"]
-    rng.shuffle(animals)
-    spot, name, day = f"{pick(rng, ('Lake', 'Mount', 'Fort', 'Cape'))} {pick(rng, PLACES)}", person(rng), pick(rng, DAYS)
+    animals = rng.sample(ANIMALS, 3)
+    spot = f"{pick(rng, ('Lake', 'Mount', 'Fort', 'Cape'))} {pick(rng, PLACES)}"
+    name, day = person(rng), pick(rng, DAYS)
     first, second = between(rng, 10, 49), between(rng, 10, 49)
     while second == first:
         second = between(rng, 10, 49)

@@ -3,43 +3,36 @@
 Changing a list changes every generated sample, and with them the held-out rows.
 """
 
-FIRST_NAMES = (
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text, for lists that read better as one."""
+    return tuple(text.split())
+
+
+FIRST_NAMES = words(
     "Ada Amir Anna Ben Bruno Carla Chen Clara Dana David Elif Emma Erik Farah Felix Gina Hana Hugo Ida Iris "
     "Ivan Jana Jonas Julia Kai Karim Lara Lena Leo Lucas Maria Marta Max Mila Mina Nadia Nils Nina Noah Olga "
     "Omar Oscar Paul Petra Rami Rosa Ruth Sara Simon Sofia Tara Theo Tom Uma Vera Viktor Wei Yara Yusuf Zoe"
-).split()
+)
 
-LAST_NAMES = (
+LAST_NAMES = words(
     "Adler Bauer Becker Berg Blake Brandt Cole Costa Cruz Dahl Diaz Dunn Eklund Evans Farrell Fischer Ford Fox "
     "Garcia Grant Haas Hale Hansen Hart Hayes Holm Hughes Ito Jansen Keller Kim Klein Kovac Kumar Lang Larsen "
     "Lopez Lund Malik Mason Meyer Moreno Nash Novak Okafor Olsen Ortiz Park Patel Perez Quinn Reed Rossi Ruiz "
     "Sato Shaw Silva Stone Tanaka Torres Vance Vogel Walsh Weber West Wolf Wood Young Zhang Ziegler"
-).split()
+)
 
-PLACES = (
+PLACES = words(
     "Alden Ashby Barlow Birchfield Blackrock Brookside Carden Clayton Coldwater Crestwood Dalby Dunmore Easton "
     "Elmsford Fairview Farnham Glenrock Greenhill Halden Hartley Harwick Hillcrest Ironbridge Kelby Kingsford "
     "Lakewood Linden Longport Marbury Millbrook Newgate Norwick Oakham Oldbury Orchard Penfield Pinehurst "
     "Queensbury Ravenhill Redcliff Ridgeway Rockport Saltby Shelford Southgate Stanton Stonebridge Summerfield "
     "Thornbury Tilbury Upton Valebrook Waverly Westbrook Whitby Windham Woodstock Wyndale Yarrow Yorkfield"
-).split()
-
-DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-
-MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
 )
+
+DAYS = words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+
+MONTHS = words("January February March April May June July August September October November December")
 
 GOODS = (
     "boxes of tiles",
@@ -71,6 +64,25 @@ COMPANIES = (
     "Summit Glass",
 )
 
-TEAMS = (
+TEAMS = words(
     "Falcons Otters Wolves Hawks Bears Lions Tigers Sharks Rovers Comets Ravens Foxes Eagles Bulls Storms Pilots"
-).split()
+)
+
+MACHINES = words("pump press mixer boiler crane saw oven conveyor")
+
+FAULTS = (
+    "a worn seal",
+    "a blown fuse",
+    "a loose belt",
+    "a cracked valve",
+    "a dirty filter",
+    "a broken sensor",
+)
+
+GROUPS = words("budget safety design hiring events garden library")
+
+DEVICES = words("printer router scanner camera tablet phone")
+
+REMEDIES = ("a restart", "new batteries", "a reset", "another cable", "an update")
+
+ANIMALS = words("deer foxes hares owls herons badgers swans otters")
