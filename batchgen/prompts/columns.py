@@ -9,11 +9,15 @@ converted.
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pat
 
 from batchgen.errors import InputError
 from batchgen.prompts.files import InputFile
+
+# Positions of rows, ascending.
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -65,6 +69,17 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if not columns:
         return batch.select([])
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def take_rows(batch: pa.RecordBatch, rows: Sequence[int] | Rows) -> pa.RecordBatch:
+    """Some rows of a batch, in ascending order; for every Arrow type, where `take` lacks some."""
+    numbers = np.asarray(rows, dtype=np.int64)
+    if len(numbers) == batch.num_rows:
+        return batch
+    if len(numbers) == 0 or batch.num_columns == 0:
+        return batch.slice(0, len(numbers))
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    return pa.concat_batches([batch.slice(int(run[0]), len(run)) for run in runs])
 
 
 def is_text(kind: pa.DataType) -> bool:

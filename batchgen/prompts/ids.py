@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from batchgen.errors import InputError
-from batchgen.prompts.columns import is_text
+from batchgen.prompts.columns import Rows, is_text
 from batchgen.prompts.files import Batch
 from batchgen.prompts.values import as_bytes
 
@@ -37,14 +37,14 @@ class IdCheck:
         self._name = name
         self._hashes = array("q")
 
-    def add(self, batch: Batch, rows: np.ndarray) -> None:
+    def add(self, batch: Batch, rows: Rows) -> None:
         """Takes the ids of some rows of a batch; raises InputError at a null."""
         for index, value in _ids(batch, self._name, rows):
             if value is None:
                 raise InputError(f"{batch.place(index)}: the id (column {self._name}) is null; every row needs one")
             self._hashes.append(hash(value))
 
-    def finish(self, batches: Callable[[], Iterator[tuple[Batch, np.ndarray]]]) -> None:
+    def finish(self, batches: Callable[[], Iterator[tuple[Batch, Rows]]]) -> None:
         """Raises InputError with the first repeated ids, each with the places of both rows.
 
         `batches` reads the same rows once more; it is called only if two hashes are equal.
@@ -54,7 +54,7 @@ class IdCheck:
         if suspects:
             self._require_different(suspects, batches())
 
-    def _require_different(self, suspects: set[int], batches: Iterator[tuple[Batch, np.ndarray]]) -> None:
+    def _require_different(self, suspects: set[int], batches: Iterator[tuple[Batch, Rows]]) -> None:
         first: dict[Id | None, str] = {}
         repeated: list[str] = []
         for batch, rows in batches:
@@ -72,7 +72,7 @@ class IdCheck:
             )
 
 
-def _ids(batch: Batch, name: str, rows: np.ndarray) -> Iterator[tuple[int, Id | None]]:
+def _ids(batch: Batch, name: str, rows: Rows) -> Iterator[tuple[int, Id | None]]:
     values = as_bytes(batch.data.column(name)).to_pylist()
     return ((index, values[index]) for index in rows.tolist())
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from batchgen.errors import InputError
 from batchgen.job.spec import InputSpec
-from batchgen.prompts.columns import conform, require_column, require_unique_names, unify
+from batchgen.prompts.columns import Rows, conform, require_column, require_unique_names, take_rows, unify
 from batchgen.prompts.files import Batch, InputFile, content_digest, find_files, read_batches, record_file
 from batchgen.prompts.ids import IdCheck, require_id_type
 from batchgen.prompts.render import Renderer, renderer, unreadable
@@ -97,16 +97,14 @@ class InputTable:
         for batch in read_batches(self.files, columns, _PROMPT_BATCH):
             rows = [index for index in self._survey.rows(batch).tolist() if not skip(batch.row + index)]
             if rows:
-                yield from self._render(batch, conform(batch.data, schema).take(pa.array(rows)), rows)
+                yield from self._render(batch, take_rows(conform(batch.data, schema), rows), rows)
 
     def kept(self) -> Iterator[pa.RecordBatch]:
         """The carried columns of the rows that are in, in order, and last the int64 column `row`."""
         schema = self.kept_schema.append(pa.field(ROW_COLUMN, pa.int64(), nullable=False))
         for batch in read_batches(self.files, self.kept_schema.names, _KEPT_BATCH):
             rows = self._survey.rows(batch)
-            carried = conform(batch.data, self.kept_schema)
-            if len(rows) < batch.data.num_rows:
-                carried = carried.take(pa.array(rows))
+            carried = take_rows(conform(batch.data, self.kept_schema), rows)
             numbers = pa.array(rows + batch.row, pa.int64())
             yield pa.RecordBatch.from_arrays([*carried.columns, numbers], schema=schema)
 
@@ -129,7 +127,7 @@ class _Survey:
     mask: Mask | None
     invalid: Mapping[int, RowError]
 
-    def rows(self, batch: Batch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def rows(self, batch: Batch) -> Rows:
         """Rows of a batch that are in, as positions in it."""
         if self.mask is None:
             return np.arange(batch.data.num_rows)
@@ -153,7 +151,7 @@ def _survey(files: Sequence[InputFile], where: Filter | None, id_column: str | N
 
 
 def _check_ids(files: Sequence[InputFile], survey: _Survey, id_column: str) -> None:
-    def batches() -> Iterator[tuple[Batch, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
+    def batches() -> Iterator[tuple[Batch, Rows]]:
         return ((batch, survey.rows(batch)) for batch in read_batches(files, [id_column], _SURVEY_BATCH))
 
     check = IdCheck(id_column)

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from batchgen.errors import InputError
-from batchgen.prompts.columns import conform
+from batchgen.prompts.columns import conform, take_rows
 from batchgen.prompts.values import invalid_text
 
 _KEY = "input.where"
@@ -62,7 +62,7 @@ class Filter:
         valid = np.setdiff1d(np.arange(batch.num_rows), invalid)
         mask = np.ones(batch.num_rows, dtype=np.bool_)
         if len(valid):
-            mask[valid] = self._answers(conform(batch.take(pa.array(valid)), self._schema), place)
+            mask[valid] = self._answers(conform(take_rows(batch, valid), self._schema), place)
         return mask
 
     def _answers(self, batch: pa.RecordBatch, place: str) -> Mask:
