@@ -4,6 +4,7 @@ Shows only what it is told; holds nothing that a result depends on. Figures cove
 count covers all rows done.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol, TextIO
 
@@ -169,7 +170,18 @@ def make_progress(stream: TextIO, clock: Callable[[], float], quiet: bool) -> Pr
     """The form that fits the stream: nothing if quiet, a bar on a terminal, lines elsewhere."""
     if quiet:
         return SilentProgress(clock)
-    return BarProgress(stream, clock) if stream.isatty() else LineProgress(stream, clock)
+    return BarProgress(stream, clock) if _can_show_bar(stream) else LineProgress(stream, clock)
+
+
+def _can_show_bar(stream: TextIO) -> bool:
+    """Whether it is a terminal with a size; tqdm shows nothing on one of 0 lines, which some recorders give."""
+    if not stream.isatty():
+        return False
+    try:
+        columns, lines = os.get_terminal_size(stream.fileno())
+    except OSError:
+        return False
+    return columns > 1 and lines > 1
 
 
 def clock_text(seconds: float) -> str:

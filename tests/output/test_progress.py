@@ -1,14 +1,16 @@
 """Progress: one unit, whole lines where no terminal is, and a resumed run that begins at its count."""
 
+import fcntl
 import io
+import os
+import pty
+import struct
+import termios
+
+import pytest
 
 from batchgen.output.progress import BarProgress, LineProgress, SilentProgress, clock_text, make_progress
 from tests.fakes import FakeClock, make_error, make_result
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_lines_say_rows_speed_acceptance_errors_and_time_left() -> None:
@@ -45,7 +47,7 @@ def test_a_log_gets_no_carriage_returns_and_a_line_even_when_no_row_finishes() -
 
 
 def test_a_bar_starts_at_the_done_count_and_ends_full() -> None:
-    clock, stream = FakeClock(), Terminal()
+    clock, stream = FakeClock(), io.StringIO()
     progress = BarProgress(stream, clock)
     progress.phase("loading model tiny")
     progress.start(2, 0, 3)
@@ -58,11 +60,23 @@ def test_a_bar_starts_at_the_done_count_and_ends_full() -> None:
     assert "3/3 rows, 3.0 tok/s, acceptance 2.00, errors 0, 0:00:00 left" in last
 
 
-def test_the_form_fits_the_stream() -> None:
-    clock = FakeClock()
-    assert type(make_progress(Terminal(), clock, quiet=False)) is BarProgress
-    assert type(make_progress(io.StringIO(), clock, quiet=False)) is LineProgress
-    assert type(make_progress(Terminal(), clock, quiet=True)) is SilentProgress
+@pytest.mark.parametrize(
+    ("lines", "columns", "form"), [(40, 100, BarProgress), (0, 100, LineProgress), (40, 0, LineProgress)]
+)
+def test_the_form_fits_the_terminal(lines: int, columns: int, form: type[SilentProgress]) -> None:
+    controller, terminal = pty.openpty()
+    try:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        with open(terminal, "w", closefd=False) as stream:
+            assert type(make_progress(stream, FakeClock(), quiet=False)) is form
+            assert type(make_progress(stream, FakeClock(), quiet=True)) is SilentProgress
+    finally:
+        os.close(controller)
+        os.close(terminal)
+
+
+def test_no_terminal_gets_lines() -> None:
+    assert type(make_progress(io.StringIO(), FakeClock(), quiet=False)) is LineProgress
 
 
 def test_quiet_shows_nothing_and_keeps_the_figures() -> None:
