@@ -49,7 +49,7 @@ def unify(files: Sequence[InputFile], schemas: Sequence[pa.Schema], names: Itera
                     f"{file.path}: no column {name}, which {files[0].path} has; name the columns to carry in input.keep"
                 )
             merged = _unify_types(field.type, schema.field(name).type)
-            if merged is None:
+            if merged is None or not all(_can_become(each, merged) for each in (field.type, schema.field(name).type)):
                 raise InputError(
                     f"input.path: the type of column {name} is {field.type} in {source.path} "
                     f"and {schema.field(name).type} in {file.path}; write the files with one type"
@@ -65,7 +65,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = []
     for field in schema:
         column = batch.column(field.name)
-        columns.append(column if column.type == field.type else column.cast(field.type))
+        columns.append(_as_type(column, field.type))
     if not columns:
         return batch.select([])
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -97,6 +97,21 @@ def is_binary(kind: pa.DataType) -> bool:
     return bool(
         pat.is_binary(kind) or pat.is_large_binary(kind) or pat.is_fixed_size_binary(kind) or pat.is_binary_view(kind)
     )
+
+
+def _as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    return pa.nulls(len(column), kind) if pat.is_null(column.type) else column.cast(kind)
+
+
+def _can_become(kind: pa.DataType, target: pa.DataType) -> bool:
+    """Whether Arrow has the cast; asked of no values."""
+    try:
+        _as_type(pa.nulls(0, kind), target)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

@@ -25,6 +25,7 @@ _TOKENIZER_FILES = (
     "chat_template.json",
     "chat_template.jinja",
 )
+_REASON_WIDTH = 200
 _NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
 
 
@@ -52,8 +53,8 @@ def load_tokenizer(folder: Path) -> Any:
         return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     # The tokenizers library raises bare Exception for a file that it cannot parse.
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(f"{folder}: its tokenizer cannot be loaded: {reason}") from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(f"{folder}: its tokenizer cannot be loaded: {reason[:_REASON_WIDTH]}") from error
 
 
 def tokenizer_digest(folder: Path) -> str:

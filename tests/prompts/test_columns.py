@@ -35,6 +35,7 @@ def pair(tmp_path: Path, one: pa.Array, other: pa.Array) -> list[Path]:
         (pa.null(), pa.null(), pa.null()),
         (pa.null(), pa.timestamp("us", "Europe/Paris"), pa.timestamp("us", "Europe/Paris")),
         (pa.null(), pa.list_(TURN), pa.list_(TURN)),
+        (pa.null(), pa.list_view(pa.int8()), pa.list_view(pa.int8())),
         (pa.list_(TURN), pa.list_(TURN_WITH_NAME), pa.list_(TURN_WITH_NAME)),
         (
             pa.list_(pa.string()),
