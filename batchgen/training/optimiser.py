@@ -1,10 +1,9 @@
-"""One compiled training step in mixed precision: float32 parameters and AdamW state, the loss in bfloat16.
+"""One training step in mixed precision: float32 parameters and AdamW state, the loss in bfloat16.
 
 What is learned, and from what, is the loss function's business.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -54,28 +53,22 @@ class Trainer:
         self._parameters = in_dtype(model.trainable_parameters(), mx.float32)
         self._optimizer.init(self._parameters)
         mx.eval(self._parameters, self._optimizer.state)
-        self._step = self._compiled(loss)
+        self._loss = loss
 
-    def _compiled(self, loss: Loss) -> Callable[..., mx.array]:
-        state = [self._parameters, self._optimizer.state]
-
-        def of_parameters(parameters: Any, *inputs: mx.array) -> mx.array:
-            self._model.update(in_dtype(parameters, self._dtype))
-            return loss(*inputs)
-
-        @partial(mx.compile, inputs=state, outputs=state)
-        def step(*inputs: mx.array) -> mx.array:
-            value, gradients = mx.value_and_grad(of_parameters)(self._parameters, *inputs)
-            gradients, _ = optim.clip_grad_norm(gradients, MAX_GRADIENT_NORM)
-            _assign(self._parameters, self._optimizer.apply_gradients(gradients, self._parameters))
-            return value
-
-        return step
+    def _loss_of(self, parameters: Any, *inputs: mx.array) -> mx.array:
+        self._model.update(in_dtype(parameters, self._dtype))
+        return self._loss(*inputs)
 
     def step(self, rate: float, *inputs: mx.array) -> mx.array:
-        """One step at this learning rate; returns the loss, not yet evaluated."""
+        """One step at this learning rate; returns the loss, not yet evaluated.
+
+        Not under `mx.compile`: the step has hundreds of distinct fused kernels, and compiling each of them on a GPU
+        takes minutes, more than they save in a run of minutes.
+        """
         self._optimizer.learning_rate = rate
-        value = self._step(*inputs)
+        value, gradients = mx.value_and_grad(self._loss_of)(self._parameters, *inputs)
+        gradients, _ = optim.clip_grad_norm(gradients, MAX_GRADIENT_NORM)
+        self._parameters = self._optimizer.apply_gradients(gradients, self._parameters)
         mx.async_eval(value, self._parameters, self._optimizer.state)
         return value
 
@@ -83,12 +76,3 @@ class Trainer:
         """Gives the model the parameters as they are now, in `dtype`."""
         self._model.update(in_dtype(self._parameters, dtype))
         mx.eval(self._model.parameters())
-
-
-def _assign(target: Any, source: Any) -> None:
-    """Puts `source`'s arrays into the containers of `target`, which the compiled step has hold of."""
-    for key in target if isinstance(target, dict) else range(len(target)):
-        if isinstance(target[key], dict | list):
-            _assign(target[key], source[key])
-        else:
-            target[key] = source[key]
