@@ -35,12 +35,13 @@ def prompts(out: Path, seed: int) -> None:
 @click.option("--seed", default=0, show_default=True)
 @click.option("--target-seconds", type=float, default=330.0, show_default=True, help="0 keeps the resumed target.")
 @click.option("--target-steps", type=int, help="Ends the target's training sooner, at this step.")
-@click.option("--target-rate", default=2e-3, show_default=True, help="Peak learning rate.")
+@click.option("--target-rate", default=2.5e-3, show_default=True, help="Peak learning rate.")
 @click.option("--drafter-seconds", type=float, default=150.0, show_default=True, help="0 keeps the resumed drafter.")
 @click.option("--drafter-steps", type=int, help="Ends the drafter's training sooner, at this step.")
-@click.option("--drafter-rate", default=1e-3, show_default=True, help="Peak learning rate.")
-@click.option("--tokens-per-batch", default=32768, show_default=True, help="Padding included.")
-@click.option("--answers", default=40960, show_default=True, help="Prompts that the target answers for the drafter.")
+@click.option("--drafter-rate", default=1.5e-3, show_default=True, help="Peak learning rate.")
+@click.option("--target-batch-tokens", default=65536, show_default=True, help="Padding included.")
+@click.option("--drafter-batch-tokens", default=32768, show_default=True, help="Padding included.")
+@click.option("--answers", default=16384, show_default=True, help="Prompts that the target answers for the drafter.")
 @click.option("--anchors", default=16, show_default=True, help="Blocks per answer and step.")
 @click.option("--workers", type=int, help="Processes that make samples; default: the cores less two; 0: this one.")
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True)
@@ -56,7 +57,8 @@ def pair(
     drafter_seconds: float,
     drafter_steps: int | None,
     drafter_rate: float,
-    tokens_per_batch: int,
+    target_batch_tokens: int,
+    drafter_batch_tokens: int,
     answers: int,
     anchors: int,
     workers: int | None,
@@ -79,7 +81,8 @@ def pair(
         drafter_budget=Budget(drafter_seconds, drafter_steps),
         target_rate=target_rate,
         drafter_rate=drafter_rate,
-        tokens_per_batch=tokens_per_batch,
+        target_batch_tokens=target_batch_tokens,
+        drafter_batch_tokens=drafter_batch_tokens,
         num_answers=answers,
         num_anchors=anchors,
         num_workers=max(1, (os.cpu_count() or 1) - 2) if workers is None else workers,

@@ -21,7 +21,8 @@ from batchgen.training.tokenizer import TURN_END, load_tokenizer, render_chat
 
 Ints = npt.NDArray[np.int32]
 
-# Few widths, since every new shape costs a compilation; the widest holds the longest sample of any task.
+# Few widths, since every new shape costs a compilation; the widest holds all but the
+# rarest samples, which are left out.
 WIDTHS = (80, 128, 192)
 CHUNK_SAMPLES = 4096
 
@@ -126,7 +127,8 @@ def _one_thread() -> None:
 
 def _make_chunk(tokenizer_folder: Path, seed: str, mix: Mapping[str, float]) -> list[Example]:
     samples = list(islice(training_stream(seed, mix), CHUNK_SAMPLES))
-    return encode(_tokenizer(tokenizer_folder), samples)
+    examples = encode(_tokenizer(tokenizer_folder), samples)
+    return [example for example in examples if len(example.tokens) <= WIDTHS[-1]]
 
 
 @cache

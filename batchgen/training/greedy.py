@@ -15,7 +15,7 @@ from mlx_lm.models.cache import ArraysCache
 from batchgen.training.data import Example
 
 # Rows decoded together, and how often the host looks whether all of them have ended.
-NUM_ROWS = 2048
+NUM_ROWS = 8192
 CHECK_EVERY = 16
 
 

@@ -51,7 +51,8 @@ class Recipe:
     drafter_budget: Budget
     target_rate: float
     drafter_rate: float
-    tokens_per_batch: int
+    target_batch_tokens: int
+    drafter_batch_tokens: int
     num_answers: int
     num_anchors: int
     num_workers: int
@@ -114,7 +115,7 @@ def _target(recipe: Recipe, clock: Clock, log: Log) -> tuple[nn.Module, dict[str
         right = {task: _share(exact_matches(model, examples)) for task, examples in validation.items()}
         _report("target", progress, _percent(right), right, log)
 
-    settings = _settings(recipe, recipe.target_budget, recipe.target_rate)
+    settings = _settings(recipe, recipe.target_budget, recipe.target_rate, recipe.target_batch_tokens)
     with closing(example_chunks(folder, recipe.seed, recipe.num_workers)) as chunks:
         train_target(model, chunks, settings, clock, watch)
     targets.save_target(model, config, folder)
@@ -143,7 +144,7 @@ def _drafter(
         _report("drafter", progress, _plain(lengths), lengths, log)
 
     target.update(in_dtype(target.parameters(), recipe.dtype))
-    settings = _settings(recipe, recipe.drafter_budget, recipe.drafter_rate)
+    settings = _settings(recipe, recipe.drafter_budget, recipe.drafter_rate, recipe.drafter_batch_tokens)
     train_drafter(model, target, draft_config, answered, recipe.num_anchors, settings, recipe.seed, clock, watch)
     drafters.save_drafter(model, folder)
     trained = load_drafter(folder, mx.float32)
@@ -183,8 +184,8 @@ def _lengths(
     return {task: acceptance(model, target, config, part).selector_length for task, part in answered.items()}
 
 
-def _settings(recipe: Recipe, budget: Budget, rate: float) -> Settings:
-    return Settings(budget, rate, recipe.tokens_per_batch, recipe.dtype, recipe.report_every_s)
+def _settings(recipe: Recipe, budget: Budget, rate: float, batch_tokens: int) -> Settings:
+    return Settings(budget, rate, batch_tokens, recipe.dtype, recipe.report_every_s)
 
 
 def _in_float32(model: nn.Module) -> nn.Module:

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchgen.training.tasks import Sample, task_stream
+from batchgen.training.tasks.openings import OPENINGS
 from batchgen.training.tasks.prose import REQUEST
 from batchgen.training.tasks.summary import summary_prompt
 
-NUM_ROWS: Mapping[str, int] = {"summary": 160, "math": 160, "code": 60, "prose": 60}
+NUM_ROWS: Mapping[str, int] = {"summary": 160, "math": 160, "code": 60, "prose": len(OPENINGS)}
 
 SCHEMA = pa.schema(
     [
@@ -41,9 +42,16 @@ def held_out_samples(task: str, seed: int, num_samples: int) -> list[Sample]:
 
 def _rows(seed: int) -> Iterator[dict[str, str | None]]:
     for task, num_rows in NUM_ROWS.items():
-        for number, sample in enumerate(held_out_samples(task, seed, num_rows), start=1):
-            reference = None if task == "prose" else sample.response
-            yield {"id": f"{task}-{number:04}", "task": task, "text": sample.text, "reference": reference}
+        for number, (text, reference) in enumerate(_texts(task, seed, num_rows), start=1):
+            yield {"id": f"{task}-{number:04}", "task": task, "text": text, "reference": reference}
+
+
+def _texts(task: str, seed: int, num_rows: int) -> Iterator[tuple[str, str | None]]:
+    """Texts with the right answers; prose opens as people write it, and has none."""
+    if task == "prose":
+        yield from ((opening, None) for opening in OPENINGS)
+    else:
+        yield from ((sample.text, sample.response) for sample in held_out_samples(task, seed, num_rows))
 
 
 def write_prompts(path: Path, seed: int) -> int:

@@ -55,7 +55,7 @@ def outage(rng: Random) -> Report:
     """A machine that stood still: where, what, when, why, for how long, who repaired it."""
     place = f"{pick(rng, PLACES)} {pick(rng, ('plant', 'mill', 'works', 'depot'))}"
     machine, cause = f"{pick(rng, MACHINES)} {between(rng, 1, 9)}", pick(rng, FAULTS)
-    day, name = pick(rng, DAYS), person(rng)
+    day, name = date(rng), person(rng)
     minutes, lost = between(rng, 15, 180), between(rng, 20, 480)
     lead = pick(
         rng,
@@ -150,13 +150,13 @@ def meeting(rng: Random) -> Report:
 
 def weather(rng: Random) -> Report:
     """A day's weather from three readings; the summary names the highest and what fell."""
-    place, day = pick(rng, PLACES), pick(rng, DAYS)
+    place, day = pick(rng, PLACES), date(rng)
     morning, noon, evening = (between(rng, 2, 34) for _ in range(3))
     wind = pick(rng, ("north", "south", "east", "west"))
     lead = pick(
         rng,
         (
-            f"{place} had {morning} degrees on {day} morning, {noon} at noon and {evening} in the evening.",
+            f"{place} had {morning} degrees on the morning of {day}, {noon} at noon and {evening} in the evening.",
             f"Readings for {place} on {day}: {morning} degrees at dawn, {noon} at midday, {evening} after sunset.",
         ),
     )
@@ -222,7 +222,7 @@ def ticket(rng: Random) -> Report:
     ]
     summary = f"Ticket {number}: {device}, error {error}, {customer}; {verdict} by {tried}"
     if not helped and chance(rng, 0.6):
-        day = pick(rng, DAYS)
+        day = date(rng)
         body.append(pick(rng, (f"An answer is needed by {day}.", f"{customer} wants to hear from us before {day}.")))
         summary += f"; answer by {day}"
     return Report(lead, tuple(body), summary + ".")
@@ -259,7 +259,7 @@ def survey(rng: Random) -> Report:
     """Animals counted at a place by two people; the summary names the commonest and the sum."""
     animals = rng.sample(ANIMALS, 3)
     spot = f"{pick(rng, ('Lake', 'Mount', 'Fort', 'Cape'))} {pick(rng, PLACES)}"
-    name, day = person(rng), pick(rng, DAYS)
+    name, day = person(rng), date(rng)
     first, second = between(rng, 10, 49), between(rng, 10, 49)
     while second == first:
         second = between(rng, 10, 49)
