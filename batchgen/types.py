@@ -64,7 +64,8 @@ class Generation:
     `tokens` are the completion's ids, with the end token where there is one (then `finish_reason` is `stop`).
     For every row: len(tokens) == 1 + accepted_tokens + verify_passes, since the prompt's pass yields the first
     token and each verify pass its accepted drafts and one token of the target's own.
-    `acceptance_counts[a]` is how many passes accepted `a` drafts. Seconds are monotonic; a row's share of a batched
+    `acceptance_counts[a]` is how many passes accepted `a` drafts. `queue_s` is the wait from
+    admission to the start of the prefill. Seconds are monotonic; a row's share of a batched
     pass is the pass's full time.
     """
 
@@ -79,6 +80,7 @@ class Generation:
     acceptance_counts: tuple[int, ...]
     prefill_s: float
     decode_s: float
+    queue_s: float = 0.0
 
 
 class Decoder(Protocol):

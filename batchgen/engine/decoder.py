@@ -46,7 +46,7 @@ class BatchDecoder:
     ) -> None:
         self.target, self.drafter, self.options = target, drafter, options
         self._eos_token_ids, self._clock = eos_token_ids, clock
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[tuple[Request, float]] = deque()
         self._group: PrefillGroup | None = None
         self._rows: list[Row | None] = []
         self._slots = self._empty_slots()
@@ -83,7 +83,8 @@ class BatchDecoder:
 
     def admit(self, requests: Sequence[Request]) -> None:
         assert self.num_rows + len(requests) <= self.max_rows
-        self._waiting.extend(requests)
+        now_s = self._clock()
+        self._waiting.extend((request, now_s) for request in requests)
 
     def step(self) -> list[Generation]:
         finished: list[Generation] = []
@@ -96,15 +97,15 @@ class BatchDecoder:
         return finished
 
     def _begin_group(self) -> PrefillGroup:
-        chosen = choose_group([len(request.tokens) for request in self._waiting], self.options.prefill_chunk)
+        chosen = choose_group([len(request.tokens) for request, _ in self._waiting], self.options.prefill_chunk)
         now_s = self._clock()
-        rows = [self._new_row(self._waiting[index], now_s) for index in chosen]
-        self._waiting = deque(request for index, request in enumerate(self._waiting) if index not in set(chosen))
+        rows = [self._new_row(*self._waiting[index], now_s) for index in chosen]
+        self._waiting = deque(waiting for index, waiting in enumerate(self._waiting) if index not in set(chosen))
         return PrefillGroup(rows, self.target, self.drafter, self.options.prefill_chunk)
 
-    def _new_row(self, request: Request, now_s: float) -> Row:
+    def _new_row(self, request: Request, admitted_s: float, now_s: float) -> Row:
         counts = [0] * self.options.block_size
-        return Row(request, now_s, self._eos_token_ids, acceptance_counts=counts)
+        return Row(request, admitted_s, now_s, self._eos_token_ids, acceptance_counts=counts)
 
     def _prefill_turn(self, group: PrefillGroup) -> list[Generation]:
         """Reads a chunk; rows that reached their prompt's end move to slots, or are finished by their first token."""

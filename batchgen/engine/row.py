@@ -11,6 +11,7 @@ class Row:
     """Mutable state of one request from admission to its last token; times are the clock's seconds."""
 
     request: Request
+    admitted_s: float
     started_s: float
     eos_token_ids: frozenset[int]
     tokens: list[int] = field(default_factory=list)
@@ -84,4 +85,5 @@ class Row:
             acceptance_counts=tuple(self.acceptance_counts),
             prefill_s=self.first_token_s - self.started_s,
             decode_s=now_s - self.first_token_s,
+            queue_s=self.started_s - self.admitted_s,
         )

@@ -161,7 +161,7 @@ class Loop:
             error=error,
             generation=generation,
             prompt_tokens=None if generation is None else generation.prompt_tokens,
-            queue_s=self._queue_s.pop(key, None),
+            queue_s=None if generation is None else self._queue_s.pop(key) + generation.queue_s,
             seed=self.options.seed,
             attempt=self.options.attempt,
             run_id=self.options.run_id,

@@ -9,7 +9,9 @@ EOS = 99
 
 
 def _row(max_tokens=100, block_size=8):
-    row = Row(Request(RowKey(0, 0), (1, 2, 3), max_tokens), 0.0, frozenset({EOS}), acceptance_counts=[0] * block_size)
+    row = Row(
+        Request(RowKey(0, 0), (1, 2, 3), max_tokens), 0.0, 0.0, frozenset({EOS}), acceptance_counts=[0] * block_size
+    )
     row.begin(10, 1.0)
     return row
 
@@ -74,11 +76,11 @@ def test_an_end_token_on_the_last_place_of_the_budget_is_a_stop():
 
 
 def test_an_end_token_first_finishes_without_a_pass():
-    row = Row(Request(RowKey(0, 0), (1,), 5), 0.0, frozenset({EOS}), acceptance_counts=[0])
+    row = Row(Request(RowKey(0, 0), (1,), 5), 0.25, 0.5, frozenset({EOS}), acceptance_counts=[0])
     row.begin(EOS, 1.0)
     generation = row.generation(1.0)
     assert (generation.tokens, generation.finish_reason, generation.verify_passes) == ((EOS,), "stop", 0)
-    assert (generation.prefill_s, generation.decode_s) == (1.0, 0.0)
+    assert (generation.queue_s, generation.prefill_s, generation.decode_s) == (0.25, 0.5, 0.0)
 
 
 def test_length_is_what_the_caches_hold():

@@ -74,12 +74,15 @@ def is_gated_delta(layer: Any) -> bool:
 
 
 def _depthwise_conv(weight: mx.array, window: mx.array, length: int) -> mx.array:
-    """Causal depthwise convolution as a sum over shifted inputs; weight [C, K, 1], window [R, K - 1 + length, C]."""
-    taps = weight.shape[1]
-    total = window[:, :length] * weight[:, 0, 0]
-    for tap in range(1, taps):
-        total = total + window[:, tap : tap + length] * weight[:, tap, 0]
-    return total
+    """Causal depthwise convolution as a sum over shifted inputs, in float32.
+
+    weight [C, K, 1], window [R, K - 1 + length, C] -> [R, length, C].
+    """
+    kernel, inputs = weight[..., 0].astype(mx.float32), window.astype(mx.float32)
+    total = inputs[:, :length] * kernel[:, 0]
+    for tap in range(1, kernel.shape[1]):
+        total = total + inputs[:, tap : tap + length] * kernel[:, tap]
+    return total.astype(window.dtype)
 
 
 def gated_delta_layer(
