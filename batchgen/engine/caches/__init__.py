@@ -1,1 +1,1 @@
-""""""
+"""What rows remember between passes: attention, recurrent state, the drafter's context; one length per row each."""
