@@ -14,7 +14,7 @@ from batchgen.engine.blas import Blas, preload
 if TYPE_CHECKING:
     from batchgen.engine.decoder import BatchDecoder
 
-__all__ = ["BLAS", "Blas", "EngineOptions", "check_pair", "load"]
+__all__ = ["BLAS", "Blas", "EngineOptions", "check_pair", "dtype_of", "load"]
 
 BLAS = preload()
 
@@ -43,6 +43,16 @@ def check_pair(model: Path, drafter: Path | None, vocab_size: int | None = None)
     from batchgen.engine.pair import check_folders
 
     check_folders(model, drafter, vocab_size)
+
+
+def dtype_of(model: Path, dtype: str | None) -> str:
+    """The arithmetic that `load` would choose on this machine: a dtype's name, or `checkpoint`. Reads config.json."""
+    import mlx.core as mx
+
+    from batchgen.engine.config_file import read_config
+    from batchgen.engine.dtype import resolve_dtype
+
+    return resolve_dtype(read_config(model), dtype, mx.default_device().type == mx.DeviceType.gpu)
 
 
 def load(model: Path, drafter: Path | None, options: EngineOptions) -> "BatchDecoder":

@@ -160,9 +160,11 @@ class BatchDecoder:
         if not self._num_decoding:
             self._rows, self._slots = [], self._empty_slots()
             return
-        if slots:
-            self._slots.state.release(slots)
-        self._slots.state.settle(max(row.length for row in self._rows if row is not None))
+        longest = max(row.length for row in self._rows if row is not None)
+        for rows in self._slots.caches():
+            if slots:
+                rows.release(slots)
+            rows.settle(longest)
 
     def _compact(self) -> None:
         """Drops empty slots that no waiting row is going to fill."""

@@ -9,6 +9,7 @@ from batchgen.engine.config_file import read_config
 from batchgen.engine.decoder import BatchDecoder, DecoderOptions
 from batchgen.engine.drafters import load_drafter
 from batchgen.engine.drafters.config import DrafterConfig
+from batchgen.engine.dtype import CHECKPOINT_DTYPE, resolve_dtype
 from batchgen.engine.pair import check_folders
 from batchgen.engine.target.model import load_target
 
@@ -21,10 +22,11 @@ def load_decoder(model: Path, drafter: Path | None, options: EngineOptions) -> B
     """Reads model and drafter and returns a decoder without rows. Raises ModelError, before any weight where it can."""
     check_folders(model, drafter, None)
     on_gpu = mx.default_device().type == mx.DeviceType.gpu
-    dtype = _dtype(options.dtype, on_gpu, is_quantized="quantization" in read_config(model))
+    name = resolve_dtype(read_config(model), options.dtype, on_gpu)
+    dtype: mx.Dtype | None = None if name == CHECKPOINT_DTYPE else getattr(mx, name)
     tap = () if drafter is None else DrafterConfig.from_folder(drafter).target_layer_ids
     target = load_target(model, tap, dtype)
-    draft_model = None if drafter is None else load_drafter(drafter, target.embed, target.logits, dtype)
+    draft_model = None if drafter is None else load_drafter(drafter, target.embed, target.logits)
     block_size = 1 if draft_model is None else options.block_size or draft_model.block_size
     chosen = DecoderOptions(
         max_rows=options.max_rows or (_MAX_ROWS_GPU if on_gpu else _MAX_ROWS_CPU),
@@ -33,11 +35,3 @@ def load_decoder(model: Path, drafter: Path | None, options: EngineOptions) -> B
         bucket_slots=on_gpu,
     )
     return BatchDecoder(target, draft_model, chosen, options.eos_token_ids, options.clock)
-
-
-def _dtype(name: str | None, on_gpu: bool, is_quantized: bool) -> mx.Dtype | None:
-    """The dtype to recast to; CPUs compute bf16 and fp16 slower than float32, so float32 is their default."""
-    if name is not None:
-        chosen: mx.Dtype = getattr(mx, name)
-        return chosen
-    return None if on_gpu or is_quantized else mx.float32

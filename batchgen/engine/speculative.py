@@ -23,21 +23,22 @@ class Slots:
     context: DraftContext | None
     anchors: mx.array  # [R] int32
 
+    def caches(self) -> list[TargetState | DraftContext]:
+        """The target's, and the drafter's where there is one."""
+        return [self.state] if self.context is None else [self.state, self.context]
+
     def arrays(self) -> list[mx.array]:
-        context = [] if self.context is None else self.context.arrays()
-        return [self.anchors, *self.state.arrays(), *context]
+        return [self.anchors, *(array for rows in self.caches() for array in rows.arrays())]
 
     def take(self, indices: Sequence[int]) -> None:
-        self.state.take(indices)
-        if self.context is not None:
-            self.context.take(indices)
+        for rows in self.caches():
+            rows.take(indices)
         self.anchors = self.anchors[int_array(indices)]
 
     def resize(self, num_rows: int) -> None:
         missing = num_rows - self.anchors.shape[0]
-        self.state.resize(num_rows)
-        if self.context is not None:
-            self.context.resize(num_rows)
+        for rows in self.caches():
+            rows.resize(num_rows)
         self.anchors = mx.concatenate([self.anchors, mx.zeros((missing,), mx.int32)])
 
 

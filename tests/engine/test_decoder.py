@@ -167,6 +167,32 @@ def test_decoding_on_after_all_rows_left(folders, expected):
     assert list(second[0].tokens) == expected["hybrid"][0]
 
 
+@pytest.mark.parametrize("kind", ["hybrid", "qwen3"])
+def test_one_long_row_is_not_paid_for_after_it_left(folders, kind):
+    """Capacity follows the rows that are there; the rows beside a long one, and after it, decode as they do alone."""
+    prompts = [prompt_tokens(90, 3000), *(prompt_tokens(91 + row, 8) for row in range(9))]
+
+    def decode(rows):
+        decoder, done, capacities = _decoder(folders, kind, "v2", 3), {}, []
+        waiting = list(rows)
+        while waiting or decoder.num_rows:
+            joining = waiting[: decoder.max_rows - decoder.num_rows]
+            waiting = waiting[len(joining) :]
+            budgets = [30 + 5 * (row % 3) for row in joining]
+            decoder.admit(
+                [Request(RowKey(row, 0), prompts[row], budget) for row, budget in zip(joining, budgets, strict=True)]
+            )
+            done |= {generation.key.row: generation.tokens for generation in decoder.step()}
+            capacities.append(decoder._slots.state.mask(1).shape[-1])
+        return done, capacities
+
+    together, capacities = decode(range(10))
+    assert max(capacities) >= 3000
+    assert max(capacities[-5:]) <= 512
+    for row in (0, 1, 5, 9):
+        assert decode([row])[0][row] == together[row]
+
+
 def test_bfloat16_runs(folders):
     options = EngineOptions(EOS, lambda: 0.0, 4, None, 512, "bfloat16")
     done = _run(load(folders["hybrid"], folders["hybrid-v2"], options), [0, 3, 4, 9])

@@ -44,6 +44,11 @@ class AttentionRows:
         if self.keys is not None and self.values is not None:
             self.keys, self.values = resize_rows(self.keys, num_rows), resize_rows(self.values, num_rows)
 
+    def cut(self, capacity: int) -> None:
+        """Drops the entries from `capacity` on; no row may be longer."""
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys[:, :, :capacity], self.values[:, :, :capacity]
+
     def arrays(self) -> list[mx.array]:
         return [array for array in (self.keys, self.values) if array is not None]
 

@@ -32,6 +32,20 @@ def resize_rows(array: mx.array, num_rows: int) -> mx.array:
     return mx.concatenate([array, blank], axis=0)
 
 
+def round_up(size: int, step: int) -> int:
+    """The least multiple of `step` that is at least `size`."""
+    return -(-size // step) * step
+
+
+def settled_capacity(capacity: int, longest: int, step: int) -> int:
+    """The capacity that rows of at most `longest` entries should have: cut where they need less than half of it.
+
+    A longest row that has left would otherwise be paid for, in every pass and by every row, to the end of the run.
+    """
+    needed = round_up(longest + step, step)
+    return needed if capacity >= 2 * needed else capacity
+
+
 def grow_axis(array: mx.array, axis: int, size: int) -> mx.array:
     """Appends zeros along an axis until it has `size` entries."""
     missing = size - array.shape[axis]

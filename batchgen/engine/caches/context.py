@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from batchgen.engine.caches.buffers import grow_axis, put_rows, resize_rows, take_rows
+from batchgen.engine.arrays import int_array
+from batchgen.engine.caches.buffers import grow_axis, put_rows, resize_rows, round_up, settled_capacity, take_rows
 
 CAPACITY_STEP = 256
 # The most entries a row takes at once. A ring has this many spare ones, so that what is written past a row's count
@@ -58,7 +59,7 @@ class DraftContext:
         self.lengths = mx.zeros((num_rows,), mx.int32)
         self._layers = [_LayerBuffers(window, blank(window), blank(window)) for window in windows]
         self._waiting: tuple[Sequence[tuple[mx.array, mx.array]], mx.array] | None = None
-        # No row is longer than this. It runs ahead of the true lengths, since the host does not know what was accepted.
+        # No row is longer than this. It runs ahead of the true lengths until `settle` says what was accepted.
         self._bound = 0
 
     @property
@@ -102,6 +103,19 @@ class DraftContext:
         self.lengths = put_rows(self.lengths, slots, source.lengths, rows)
         self._bound = max(self._bound, source._bound)
 
+    def release(self, slots: Sequence[int]) -> None:
+        """Empties slots; what they held is garbage from then on."""
+        self.lengths[int_array(slots)] = 0
+
+    def settle(self, longest: int) -> None:
+        """Tells the host's bound what the longest row really has, and gives back a capacity far beyond it."""
+        self._bound = longest
+        for layer in self._layers:
+            capacity = settled_capacity(layer.capacity, longest, CAPACITY_STEP)
+            if layer.window is None and capacity < layer.capacity:
+                self._write_waiting()
+                layer.keys, layer.values = layer.keys[:, :, :capacity], layer.values[:, :, :capacity]
+
     def resize(self, num_rows: int) -> None:
         """Cuts rows off the end or appends rows without entries."""
         self._write_waiting()
@@ -123,20 +137,10 @@ class DraftContext:
             layer.write(keys, values, offsets)
 
     def _reserve(self, num_new: int) -> None:
-        """Makes room in the layers that keep everything.
-
-        Only when the host's bound reaches the capacity is the device asked for the true lengths: a wait for work that
-        was launched a round ago, once in many rounds.
-        """
-        growing = [layer for layer in self._layers if layer.window is None]
-        if not growing or self._bound + num_new <= growing[0].capacity:
-            return
-        longest = mx.max(self.lengths).item() if self.num_rows else 0
-        assert isinstance(longest, int)
-        self._bound = longest
-        needed = longest + num_new
-        for layer in growing:
-            layer.grow(-(-needed // CAPACITY_STEP) * CAPACITY_STEP)
+        """Makes room in the layers that keep everything."""
+        for layer in self._layers:
+            if layer.window is None and self._bound + num_new > layer.capacity:
+                layer.grow(round_up(self._bound + num_new, CAPACITY_STEP))
 
 
 def key_positions(lengths: mx.array, capacity: int, window: int | None) -> mx.array:

@@ -74,7 +74,7 @@ def load_target(folder: Path, tap: Sequence[int] = (), dtype: mx.Dtype | None = 
 
 def _cast(model: nn.Module, dtype: mx.Dtype) -> None:
     if any(hasattr(module, "scales") for module in model.modules()):
-        raise ModelError("engine.dtype: the model is quantized, its weights cannot be recast; leave engine.dtype out")
+        raise ModelError("engine.dtype: the model is quantized, its weights cannot be recast; put auto there")
 
     def cast(array: Any) -> Any:
         return array.astype(dtype) if mx.issubdtype(array.dtype, mx.floating) else array

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from batchgen.engine.arrays import int_array
 from batchgen.engine.caches.attention import AttentionRows
-from batchgen.engine.caches.buffers import put_rows, resize_rows, take_rows
+from batchgen.engine.caches.buffers import put_rows, resize_rows, round_up, settled_capacity, take_rows
 from batchgen.engine.caches.recurrent import RecurrentRows
 
 CAPACITY_STEP = 256
@@ -31,11 +31,10 @@ class _AttentionPass:
 class TargetState:
     """Rows' caches for a model whose layers are `recurrent` (true) or attention (false)."""
 
-    def __init__(self, recurrent: Sequence[bool], num_rows: int, capacity_step: int = CAPACITY_STEP) -> None:
+    def __init__(self, recurrent: Sequence[bool], num_rows: int) -> None:
         self._layers: list[RowStates] = [
             RecurrentRows() if is_recurrent else AttentionRows() for is_recurrent in recurrent
         ]
-        self._capacity_step = capacity_step
         self._capacity = 0
         self._bound = 0
         self.lengths = mx.zeros((num_rows,), mx.int32)
@@ -44,15 +43,11 @@ class TargetState:
     def num_rows(self) -> int:
         return self.lengths.shape[0]
 
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays())
-
     def begin(self, length: int) -> None:
         """Makes room for `length` more tokens in every row; call it before a pass."""
         needed = self._bound + length
         if needed > self._capacity:
-            self._capacity = -(-needed // self._capacity_step) * self._capacity_step
+            self._capacity = round_up(needed, CAPACITY_STEP)
 
     def attention(self, layer: int) -> _AttentionPass:
         rows = self._layers[layer]
@@ -82,8 +77,14 @@ class TargetState:
         self.take_in(counts, most)
 
     def settle(self, longest: int) -> None:
-        """Tells the host's bound what the longest row really has."""
+        """Tells the host's bound what the longest row really has, and gives back a capacity far beyond it."""
         self._bound = longest
+        capacity = settled_capacity(self._capacity, longest, CAPACITY_STEP)
+        if capacity < self._capacity:
+            self._capacity = capacity
+            for rows in self._layers:
+                if isinstance(rows, AttentionRows):
+                    rows.cut(capacity)
 
     def release(self, slots: Sequence[int]) -> None:
         """Empties slots, so that what still runs there writes within the capacity."""

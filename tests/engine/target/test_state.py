@@ -109,6 +109,18 @@ def test_capacity_grows_over_a_step(target):
         assert _close(logits[row], _logits(target, [*text, 1])[-1:])
 
 
+def test_capacity_comes_back_when_the_longest_row_left(target):
+    state, texts = _filled(target, (3000, 40, 7))
+    assert state.mask(1).shape[-1] >= 3000
+    state.release([0])
+    state.settle(40)
+    assert state.mask(1).shape[-1] == 512
+    probe = prompt_tokens(5, 4)
+    logits, _ = target.verify(state, mx.array([probe] * 3))
+    for row in (1, 2):
+        assert _close(logits[row], _logits(target, texts[row] + probe)[-4:])
+
+
 def test_nothing_of_a_row_before_is_left(target):
     """A slot used again reads as if it were fresh, also where its old row was longer."""
     state, _ = _filled(target, (200, 200))
