@@ -32,6 +32,10 @@ class TextCodec(LoopCodec, Protocol):
     @property
     def vocab_size(self) -> int: ...
 
+    def pin_time(self, time: str) -> None:
+        """Lets chat templates that ask for the date read this one (ISO) from now on."""
+        ...
+
     @property
     def identity(self) -> Mapping[str, str | int | float | bool | None]: ...
 
@@ -50,6 +54,10 @@ class Backend(Protocol):
     def resolve_model(self, name: str, revision: str | None, what: Literal["model", "drafter"]) -> ModelFolder: ...
 
     def check_pair(self, model: Path, drafter: Path | None, vocab_size: int) -> None: ...
+
+    def dtype_of(self, model: Path, engine: EngineSpec) -> str:
+        """The arithmetic that `load_decoder` would choose on this machine."""
+        ...
 
     def load_codec(self, folder: Path, spec: InputSpec) -> TextCodec: ...
 
@@ -73,6 +81,11 @@ class MlxBackend:
         from batchgen import engine
 
         engine.check_pair(model, drafter, vocab_size)
+
+    def dtype_of(self, model: Path, engine: EngineSpec) -> str:
+        from batchgen import engine as engine_room
+
+        return engine_room.dtype_of(model, None if engine.dtype == "auto" else engine.dtype)
 
     def load_codec(self, folder: Path, spec: InputSpec) -> TextCodec:
         return Codec.for_input(folder, spec)

@@ -4,14 +4,16 @@ Every BatchgenError is caught once, here, and becomes `error: ...` and its exit 
 """
 
 import json
+import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import click
 
 from batchgen import __version__
-from batchgen.errors import EXIT_DONE, EXIT_ERROR_ROWS, EXIT_INTERRUPTED, BatchgenError
+from batchgen.errors import EXIT_DONE, EXIT_ERROR_ROWS, EXIT_FAILED, EXIT_INTERRUPTED, BatchgenError
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -30,6 +32,15 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("\ninterrupted; run the same command again to go on", err=True)
             sys.exit(EXIT_INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except BrokenPipeError:
+            os._exit(EXIT_FAILED)  # nobody is left to tell, and closing the streams would fail again
+        except Exception:
+            # A fault of batchgen's own. Exit code 1 would say that the job finished.
+            traceback.print_exc()
+            click.echo("error: batchgen failed unexpectedly; what was committed is kept", err=True)
+            sys.exit(EXIT_FAILED)
 
 
 @click.group(cls=Commands, context_settings=CONTEXT_SETTINGS)
@@ -81,8 +92,11 @@ def check(job: Path) -> None:
     from batchgen import check as check_room
     from batchgen.backend import MlxBackend
     from batchgen.job.load import load_job
+    from batchgen.run import require_startable
 
-    report = check_room.check(load_job(job), MlxBackend().check_pair)
+    backend, loaded = MlxBackend(), load_job(job)
+    report = check_room.check(loaded, backend.check_pair)
+    require_startable(loaded, backend)
     click.echo("\n".join(report.lines()))
     sys.exit(EXIT_ERROR_ROWS if report.num_errors else EXIT_DONE)
 

@@ -17,12 +17,13 @@ from batchgen.backend import Backend, TextCodec, versions
 from batchgen.check import verify_output
 from batchgen.errors import EXIT_DONE, EXIT_ERROR_ROWS, EXIT_INTERRUPTED, EngineError, OutputError
 from batchgen.hub import ModelFolder
-from batchgen.job.fingerprint import fingerprint
+from batchgen.job.fingerprint import Scalar, fingerprint
 from batchgen.job.load import dump_job, load_job
 from batchgen.job.spec import Job
+from batchgen.journal import run_folder as journal
 from batchgen.journal.disk import Disk
 from batchgen.journal.record import InputRecord
-from batchgen.journal.run_folder import RunFolder
+from batchgen.journal.run_folder import RunFolder, run_folder_path
 from batchgen.output.final import FinalState, Mark, final_state, make_metadata
 from batchgen.output.merge import final_schema, merge
 from batchgen.output.progress import Progress, make_progress
@@ -108,10 +109,13 @@ def run_job(job_path: Path, backend: Backend, surroundings: Surroundings) -> Out
     Raises the errors of `errors.py`; rows that were committed before stay done whatever is raised.
     """
     plan = _make_plan(load_job(job_path), backend)
-    with _open_folder(plan, surroundings) as folder:
+    _require_no_foreign_file(plan.output)
+    announce = lambda: surroundings.say("\nstopping after this round; once more to leave at once")  # noqa: E731
+    with _open_folder(plan, backend, surroundings) as folder, StopSignals(announce) as stop:
+        plan.codec.pin_time(folder.run.begun)
         final = _require_own_final(plan, folder)
         progress = make_progress(surroundings.console, surroundings.clock, surroundings.quiet)
-        facts = None if _is_complete(folder) else _decode(plan, folder, backend, surroundings, progress)
+        facts = None if _is_complete(folder) else _decode(plan, folder, backend, surroundings, progress, stop)
         if not _is_complete(folder):
             state: Literal["finished", "already complete", "interrupted"] = "interrupted"
         elif final == "current":
@@ -135,6 +139,13 @@ def run_job(job_path: Path, backend: Backend, surroundings: Surroundings) -> Out
         )
 
 
+def require_startable(job: Job, backend: Backend) -> None:
+    """Raises what `run_job` would raise before it writes anything: for `check`, which writes nothing at all."""
+    plan = _make_plan(job, backend)
+    _require_no_foreign_file(plan.output)
+    journal.require_startable(plan.output, _fingerprint(plan, backend), _input_records(plan))
+
+
 def _make_plan(job: Job, backend: Backend) -> _Plan:
     table = InputTable.open(job.input)
     if job.report.group_by is not None:
@@ -150,19 +161,41 @@ def _make_plan(job: Job, backend: Backend) -> _Plan:
     return _Plan(job, table, output, model, drafter, codec)
 
 
-def _open_folder(plan: _Plan, surroundings: Surroundings) -> RunFolder:
+def _fingerprint(plan: _Plan, backend: Backend) -> dict[str, Scalar]:
+    return fingerprint(
+        plan.job,
+        model=plan.model.identity,
+        codec=plan.codec.identity,
+        inputs=plan.table.identity(),
+        dtype=backend.dtype_of(plan.model.path, plan.job.engine),
+    )
+
+
+def _input_records(plan: _Plan) -> list[InputRecord]:
+    return [InputRecord(**asdict(file) | {"path": str(file.path)}) for file in plan.table.files]
+
+
+def _open_folder(plan: _Plan, backend: Backend, surroundings: Surroundings) -> RunFolder:
     return RunFolder.open(
         plan.output,
-        fingerprint=fingerprint(
-            plan.job, model=plan.model.identity, codec=plan.codec.identity, inputs=plan.table.identity()
-        ),
-        input_files=[InputRecord(**asdict(file) | {"path": str(file.path)}) for file in plan.table.files],
+        fingerprint=_fingerprint(plan, backend),
+        input_files=_input_records(plan),
         count_rows=plan.table.count,
         new_id=surroundings.new_id,
         now=surroundings.time(),
         disk=surroundings.disk,
         warn=surroundings.warn,
     )
+
+
+def _require_no_foreign_file(output: Path) -> None:
+    """OutputError if something stands at the output path and no run of it was ever begun, before a folder is made."""
+    folder = run_folder_path(output)
+    if output.exists() and not folder.exists():
+        raise OutputError(
+            f"{output} exists and was not made by a run that is known here ({folder} is missing); "
+            "move it away, or choose another path"
+        )
 
 
 def _require_own_final(plan: _Plan, folder: RunFolder) -> FinalState:
@@ -180,46 +213,50 @@ def _is_complete(folder: RunFolder) -> bool:
 
 
 def _decode(
-    plan: _Plan, folder: RunFolder, backend: Backend, surroundings: Surroundings, progress: Progress
+    plan: _Plan,
+    folder: RunFolder,
+    backend: Backend,
+    surroundings: Surroundings,
+    progress: Progress,
+    stop: StopSignals,
 ) -> Mapping[str, str | int | float | None]:
     """Decodes the missing rows until none is left or a signal comes; returns what the engine says of itself."""
-    with StopSignals(lambda: surroundings.say("\nstopping after this round; once more to leave at once")) as stop:
-        progress.phase(f"loading {plan.job.model}" + (f" and {plan.job.drafter}" if plan.drafter else ""))
-        decoder = backend.load_decoder(
-            plan.model.path,
-            None if plan.drafter is None else plan.drafter.path,
-            plan.job.engine,
-            plan.codec.eos_token_ids,
-            surroundings.clock,
-        )
-        for hint in () if surroundings.quiet else decoder.hints():
-            surroundings.say(f"hint: {hint}")
-        run_id = surroundings.new_id()
-        attempt = folder.begin_attempt(run_id, surroundings.time(), dump_job(plan.job))
-        progress.start(len(folder.done), folder.num_errors, folder.run.num_rows * NUM_SAMPLES)
-        loop = Loop(
-            prompts=plan.table.prompts(lambda row: RowKey(row, 0) in folder.done),
-            codec=plan.codec,
-            decoder=decoder,
-            journal=folder,
-            progress=progress,
-            options=LoopOptions(
-                max_tokens=plan.job.sampling.max_tokens,
-                checkpoint_s=plan.job.output.checkpoint_every,
-                seed=plan.job.sampling.seed,
-                attempt=attempt,
-                run_id=run_id,
-            ),
-            clock=surroundings.clock,
-            should_stop=lambda: stop.requested,
-        )
-        try:
-            loop.run()
-        finally:
-            progress.close()
-        if not stop.requested and not _is_complete(folder):
-            num_lost = folder.run.num_rows * NUM_SAMPLES - len(folder.done)
-            raise EngineError(f"{num_lost} rows went into the engine and never came out; run the same job again")
+    progress.phase(f"loading {plan.job.model}" + (f" and {plan.job.drafter}" if plan.drafter else ""))
+    decoder = backend.load_decoder(
+        plan.model.path,
+        None if plan.drafter is None else plan.drafter.path,
+        plan.job.engine,
+        plan.codec.eos_token_ids,
+        surroundings.clock,
+    )
+    for hint in () if surroundings.quiet else decoder.hints():
+        surroundings.say(f"hint: {hint}")
+    run_id = surroundings.new_id()
+    attempt = folder.begin_attempt(run_id, surroundings.time(), dump_job(plan.job))
+    progress.start(len(folder.done), folder.num_errors, folder.run.num_rows * NUM_SAMPLES)
+    loop = Loop(
+        prompts=plan.table.prompts(lambda row: RowKey(row, 0) in folder.done),
+        codec=plan.codec,
+        decoder=decoder,
+        journal=folder,
+        progress=progress,
+        options=LoopOptions(
+            max_tokens=plan.job.sampling.max_tokens,
+            checkpoint_s=plan.job.output.checkpoint_every,
+            seed=plan.job.sampling.seed,
+            attempt=attempt,
+            run_id=run_id,
+        ),
+        clock=surroundings.clock,
+        should_stop=lambda: stop.requested,
+    )
+    try:
+        loop.run()
+    finally:
+        progress.close()
+    if not stop.requested and not _is_complete(folder):
+        num_lost = folder.run.num_rows * NUM_SAMPLES - len(folder.done)
+        raise EngineError(f"{num_lost} rows went into the engine and never came out; run the same job again")
     return decoder.summary()
 
 

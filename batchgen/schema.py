@@ -25,8 +25,12 @@ RESULT_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("cached_prompt_tokens", pa.int32(), "how many of them came from a shared prefix"),
     ("completion_tokens", pa.int32(), "generated tokens, the end token included"),
     ("verify_passes", pa.int32(), "target passes after the prompt's"),
-    ("drafted_tokens", pa.int32(), "tokens the drafter proposed"),
-    ("accepted_tokens", pa.int32(), "proposed tokens that the target accepted"),
+    ("drafted_tokens", pa.int32(), "tokens the drafter proposed, up to the row's last token"),
+    (
+        "accepted_tokens",
+        pa.int32(),
+        "proposed tokens that the target accepted; a row's last token counts as the target's own",
+    ),
     (
         "acceptance_length",
         pa.float64(),

@@ -38,6 +38,9 @@ class FakeCodec:
             return RowError("prompt_too_long", f"row {prompt.row} is too long")
         return [ord(character) for character in prompt.text]
 
+    def pin_time(self, time: str) -> None:
+        self.pinned_time = time
+
     def completion_budget(self, prompt_tokens: int, max_tokens: int) -> int:
         return min(max_tokens, self.context_length - prompt_tokens)
 
@@ -157,6 +160,7 @@ class FakeBackend:
     make_decoder: Callable[[], FakeDecoder] = FakeDecoder
     model_identity: Mapping[str, str] = field(default_factory=lambda: {"config.json": "aa"})
     refuse_pair: Exception | None = None
+    auto_dtype: str = "float32"
     decoders: list[FakeDecoder] = field(default_factory=list)
 
     def resolve_model(self, name: str, revision: str | None, what: str) -> ModelFolder:
@@ -166,8 +170,12 @@ class FakeBackend:
         if self.refuse_pair is not None:
             raise self.refuse_pair
 
+    def dtype_of(self, model: Path, engine: EngineSpec) -> str:
+        return self.auto_dtype if engine.dtype == "auto" else engine.dtype
+
     def load_codec(self, folder: Path, spec: InputSpec) -> FakeCodec:
-        return FakeCodec()
+        self.codec = FakeCodec()
+        return self.codec
 
     def load_decoder(
         self, model: Path, drafter: Path | None, engine: EngineSpec, eos_token_ids: frozenset[int], clock: object

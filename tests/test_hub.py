@@ -62,9 +62,12 @@ def test_a_folder_is_identified_by_its_files(tmp_path: Path) -> None:
     assert [name for name in first.identity if other.identity[name] != first.identity[name]] == ["model.safetensors"]
 
 
-def test_large_files_are_identified_by_size_and_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_identified_by_size_and_pieces_from_end_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hub, "_WHOLE_BYTES", 10)
-    monkeypatch.setattr(hub, "_END_BYTES", 4)
+    monkeypatch.setattr(hub, "_PIECE_BYTES", 2)
+    monkeypatch.setattr(hub, "_NUM_PIECES", 3)
 
     def digest(content: bytes) -> str:
         return resolve_model(str(model(tmp_path, model__safetensors=content)), None, "model").identity[
@@ -75,7 +78,8 @@ def test_large_files_are_identified_by_size_and_both_ends(tmp_path: Path, monkey
     assert digest(b"x123456789ab") != whole
     assert digest(b"0123456789ax") != whole
     assert digest(b"0123456789abc") != whole
-    assert digest(b"0123xxxx89ab") == whole
+    assert digest(b"01234x6789ab") != whole
+    assert digest(b"01xx45678xab") == whole
     assert digest(b"0123456789") != digest(b"0123x56789")
 
 

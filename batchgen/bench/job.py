@@ -88,7 +88,7 @@ def bench_job(
     """
     job = load_job(job_path)
     decoder, eos_token_ids, requests = _prepare(job, max_rows, say)
-    sides = _sides(decoder, eos_token_ids, batch_sizes or [decoder.max_rows])
+    sides = _sides(decoder, eos_token_ids, list(dict.fromkeys(batch_sizes)) or [decoder.max_rows])
     runs = _take_turns(sides, requests, repeats, say)
     expected = next(tokens for name, _, tokens in runs if name == WITHOUT_DRAFTER)
     measured = tuple(_measured(side, runs, expected) for side in sides)
@@ -122,7 +122,7 @@ def _prepare(
 
 def _requests(job: Job, table: InputTable, codec: Codec) -> Iterator[Request]:
     for prompt in table.prompts():
-        tokens = prompt.error or codec.encode(prompt)
+        tokens = codec.encode(prompt)
         if not isinstance(tokens, RowError):
             budget = codec.completion_budget(len(tokens), job.sampling.max_tokens)
             yield Request(RowKey(prompt.row, 0), tokens, budget)

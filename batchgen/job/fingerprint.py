@@ -23,11 +23,13 @@ def fingerprint(
     model: Mapping[str, Scalar],
     codec: Mapping[str, Scalar],
     inputs: Mapping[str, Scalar],
+    dtype: str,
 ) -> dict[str, Scalar]:
     """Dotted keys to JSON scalars.
 
     `model` is the identity of the model's files, `codec` that of its tokenizer and chat template and whether prompts go
-    through it, `inputs` that of the input's content (the run folder compares the list of files itself).
+    through it, `inputs` that of the input's content (the run folder compares the list of files itself). `dtype` is the
+    arithmetic that the engine uses here: `auto` is another one on another kind of machine.
     """
     values: dict[str, Scalar] = {
         "input.prompt": job.input.prompt,
@@ -38,9 +40,8 @@ def fingerprint(
         "sampling.max_tokens": job.sampling.max_tokens,
         "sampling.temperature": job.sampling.temperature,
         "sampling.seed": job.sampling.seed,
+        "engine.dtype": dtype,
     }
-    if job.engine.dtype != "auto":
-        values["engine.dtype"] = job.engine.dtype
     for prefix, identity in (("model", model), ("codec", codec), ("input", inputs)):
         values |= {f"{prefix}.{key}": value for key, value in identity.items()}
     return values

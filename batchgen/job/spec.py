@@ -186,7 +186,7 @@ class EngineSpec(Section):
     prefill_chunk: int = Field(default=512, ge=1, le=MAX_INT32)
     """Prompt tokens per pass."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Arithmetic of the weights; auto is the checkpoint's."""
+    """Arithmetic of the weights; auto is float32 for unquantized weights on a CPU, and else the checkpoint's."""
 
 
 class ReportSpec(Section):
@@ -219,6 +219,8 @@ class Job(Section):
     def _check(self) -> Self:
         if self.drafter_revision is not None and self.drafter is None:
             raise problem("drafter_revision is given without a drafter")
+        if self.engine.block_size != "auto" and self.drafter is None:
+            raise problem("engine.block_size is given without a drafter, and would have no effect")
         group_by, keep = self.report.group_by, self.input.keep
         if group_by is not None and keep is not None and group_by not in keep:
             raise problem(f"report.group_by names {group_by}, which input.keep does not carry to the output")

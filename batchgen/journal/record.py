@@ -38,10 +38,12 @@ class Start:
 class RunRecord:
     """A run folder's identity. `num_rows` counts the input rows that take part, after any filter.
 
-    `folder_id` tells this folder from any other, one begun again for the same output among them.
+    `begun` (ISO time) is the time that prompts may speak of, however often the job is started. `folder_id` tells this
+    folder from any other, one begun again for the same output among them.
     """
 
     folder_id: str
+    begun: str
     fingerprint: Mapping[str, Any]
     input_files: tuple[InputRecord, ...]
     num_rows: int
@@ -76,6 +78,7 @@ def read_run_record(path: Path) -> RunRecord | None:
     try:
         return RunRecord(
             folder_id=str(content["folder_id"]),
+            begun=str(content["begun"]),
             fingerprint=dict(content["fingerprint"]),
             input_files=tuple(InputRecord(**file) for file in content["input_files"]),
             num_rows=int(content["num_rows"]),

@@ -61,9 +61,9 @@ class RunFolder:
     ) -> Self:
         """Goes on with the folder of `output`, or begins it.
 
-        `count_rows` and `new_id` are asked only where the folder is new. Raises RunLockedError if a live process has
-        the folder, FingerprintError if it was begun with another job or input, JournalError if it can't be written or
-        read.
+        `count_rows` is asked only where the folder holds no rows yet, `new_id` only where it is new. Raises
+        RunLockedError if a live process has the folder, FingerprintError if its rows are of another job or input,
+        JournalError if it can't be written or read.
         """
         path = run_folder_path(output)
         disk.make_folder(path / "parts")
@@ -72,7 +72,10 @@ class RunFolder:
             run = read_run_record(path / "run.json")
             if run is None:
                 _require_empty(path)
-                run = RunRecord(new_id(), dict(fingerprint), tuple(input_files), count_rows())
+            if run is None or not _holds_rows(path):
+                # Nothing rests yet on what an earlier start recorded, so a job that was put right simply begins.
+                folder_id, starts = (new_id(), ()) if run is None else (run.folder_id, run.starts)
+                run = RunRecord(folder_id, now, dict(fingerprint), tuple(input_files), count_rows(), starts)
                 disk.replace_bytes(path / "run.json", run.to_json(), "run")
             require_same_run(path / "run.json", run, fingerprint, input_files)
             return cls(path, run, lock, disk, warn)
@@ -164,8 +167,20 @@ def read_state(output: Path) -> RunState | None:
     )
 
 
+def require_startable(output: Path, fingerprint: Mapping[str, Any], input_files: Sequence[InputRecord]) -> None:
+    """Raises what `RunFolder.open` would raise because of what stands in the folder; writes nothing."""
+    path = run_folder_path(output)
+    run = read_run_record(path / "run.json")
+    if run is not None and _holds_rows(path):
+        require_same_run(path / "run.json", run, fingerprint, input_files)
+
+
+def _holds_rows(path: Path) -> bool:
+    return (path / "log.jsonl").exists() or any((path / "parts").iterdir())
+
+
 def _require_empty(path: Path) -> None:
-    if (path / "log.jsonl").exists() or any((path / "parts").iterdir()):
+    if _holds_rows(path):
         raise JournalError(
             f"{path}: run.json is missing though rows are committed there; restore it, or move the folder away"
         )

@@ -23,7 +23,7 @@ class Progress(Protocol):
 
     @property
     def decode_s(self) -> float:
-        """Seconds since `start`; 0 before it."""
+        """Seconds from `start` to `close`, or to now; 0 before `start`."""
         ...
 
     def phase(self, name: str) -> None:
@@ -50,13 +50,16 @@ class SilentProgress:
         self.totals = Totals()
         self._clock = clock
         self._started: float | None = None
+        self._ended: float | None = None
         self._num_before = 0
         self._num_errors_before = 0
         self._num_rows = 0
 
     @property
     def decode_s(self) -> float:
-        return 0.0 if self._started is None else self._clock() - self._started
+        if self._started is None:
+            return 0.0
+        return (self._clock() if self._ended is None else self._ended) - self._started
 
     def phase(self, name: str) -> None:
         pass
@@ -70,7 +73,7 @@ class SilentProgress:
             self.totals.add_result(result)
 
     def close(self) -> None:
-        pass
+        self._ended = self._clock()
 
     def _num_done(self) -> int:
         return self._num_before + self.totals.num_rows
@@ -115,6 +118,7 @@ class LineProgress(SilentProgress):
             self._write_state()
 
     def close(self) -> None:
+        super().close()
         if self._started is not None:
             self._write_state()
 
@@ -130,7 +134,7 @@ class LineProgress(SilentProgress):
 
 
 class BarProgress(SilentProgress):
-    """A tqdm bar; phases before it are plain lines."""
+    """A tqdm bar; phases before and after it are plain lines."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         super().__init__(clock)
@@ -162,8 +166,10 @@ class BarProgress(SilentProgress):
             self._bar.update(len(results))
 
     def close(self) -> None:
+        super().close()
         if self._bar is not None:
             self._bar.close()
+            self._bar = None
 
 
 def make_progress(stream: TextIO, clock: Callable[[], float], quiet: bool) -> Progress:

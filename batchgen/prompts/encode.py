@@ -6,7 +6,9 @@ tokens, without special tokens. A prompt that cannot be encoded is a `RowError`.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +28,9 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 _PROBE = "batchgen"
 
+_DATE_CALL = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<format>[^'"\\]*)(?P=quote)\s*\)""")
+_ANY_DATE_CALL = re.compile(r"strftime_now\s*\(")
+
 
 class Codec:
     """The tokenizer of one model, set up for one job. `chat` says whether text prompts go through the chat template."""
@@ -35,6 +40,7 @@ class Codec:
         self._system = system
         self._folder = folder
         self.chat = chat
+        self._template = self._dated_template(datetime.now(UTC))  # until `pin_time`
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         self.context_length = config_int(config, "max_position_embeddings")
@@ -100,6 +106,11 @@ class Codec:
         except TEMPLATE_ERRORS as error:
             return RowError(kind, f"{prompt.place}: the model's chat template fails: {reason_of(error)}")
 
+    def pin_time(self, time: str) -> None:
+        """What chat templates that ask for the date are told from now on (ISO): a job that goes on after midnight must
+        not render other prompts than it began with."""
+        self._template = self._dated_template(datetime.fromisoformat(time))
+
     def completion_budget(self, prompt_tokens: int, max_tokens: int) -> int:
         """How many tokens a completion may have: `max_tokens`, or what the context leaves; at least 1."""
         if self.context_length is None:
@@ -151,7 +162,24 @@ class Codec:
         conversation = [dict(message) for message in messages]
         if self._system is not None and conversation[0]["role"] not in ("system", "developer"):
             conversation.insert(0, {"role": "system", "content": self._system})
-        return str(self._tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
+        return str(
+            self._tokenizer.apply_chat_template(
+                conversation, chat_template=self._template, tokenize=False, add_generation_prompt=True
+            )
+        )
+
+    def _dated_template(self, now: datetime) -> str | None:
+        """The chat template in use, with what it asks of the clock written into it."""
+        if not self.chat:
+            return None
+        template = str(self._tokenizer.get_chat_template())
+        dated = _DATE_CALL.sub(lambda call: json.dumps(now.strftime(call["format"])), template)
+        if _ANY_DATE_CALL.search(dated):
+            raise ModelError(
+                f"{self._folder}: its chat template asks for the date in a form that cannot be held still "
+                "(strftime_now with another argument than a plain string), so prompts would change from day to day"
+            )
+        return dated
 
     def _probe(self) -> str:
         """What the chat template makes of a plain question; raises ModelError if it cannot."""

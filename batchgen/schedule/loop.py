@@ -81,8 +81,8 @@ class Loop:
     def run(self) -> None:
         """Decodes until nothing is left or a stop is asked for; when it returns, all that finished is committed.
 
-        An error that ends the loop (EngineError, InputError) leaves it committed too; only after a JournalError, when
-        nothing more can be written, do the rows since the last commit run again.
+        Whatever else ends the loop leaves it committed too; only after a JournalError, when nothing more can be
+        written, do the rows since the last commit run again.
         """
         self._last_commit = self.clock()
         try:
@@ -93,7 +93,7 @@ class Loop:
                 self._commit_if_due()
         except JournalError:
             raise
-        except BatchgenError:
+        except BaseException:
             self._commit()
             raise
         self._commit()

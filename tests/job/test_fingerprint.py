@@ -17,7 +17,7 @@ INPUTS = {"content": "ee"}
 
 def of(tmp_path: Path, values: dict[str, str | None], **identities: dict[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {"model": MODEL, "codec": CODEC, "inputs": INPUTS} | identities
-    return fingerprint(load_job(write_job(tmp_path, values)[0]), **known)
+    return fingerprint(load_job(write_job(tmp_path, values)[0]), **({"dtype": "float32"} | known))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,6 @@ def of(tmp_path: Path, values: dict[str, str | None], **identities: dict[str, An
         ),
         ({"input.system": "Be brief."}, ['input.system: null -> "Be brief."']),
         ({"input.where": "text > 'a'"}, ["input.where: null -> \"text > 'a'\""]),
-        ({"engine.dtype": "float32"}, ['engine.dtype: (absent) -> "float32"']),
     ],
 )
 def test_what_changes_answers(tmp_path: Path, values: dict[str, str | None], lines: list[str]) -> None:
@@ -54,7 +53,7 @@ def test_what_changes_answers(tmp_path: Path, values: dict[str, str | None], lin
         {"input.id": "id"},
         {"output.path": "other.parquet"},
         {"output.checkpoint_every": "1s"},
-        {"engine.max_rows": "3", "engine.block_size": "4", "engine.prefill_chunk": "64"},
+        {"drafter": "some/drafter", "engine.max_rows": "3", "engine.block_size": "4", "engine.prefill_chunk": "64"},
         {"report.group_by": "task"},
     ],
 )
@@ -103,3 +102,8 @@ def test_long_values_and_many_lines_are_cut() -> None:
     assert len(lines) == 21
     assert lines[0] == f'k0: (absent) -> "{"x" * 116}...'
     assert lines[-1] == "and 10 more"
+
+
+def test_the_arithmetic_counts_whoever_chose_it(tmp_path: Path) -> None:
+    found = difference(of(tmp_path, {}, dtype="float32"), of(tmp_path, {}, dtype="checkpoint"))
+    assert found == ['engine.dtype: "float32" -> "checkpoint"']

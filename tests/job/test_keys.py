@@ -164,7 +164,7 @@ def needed_for(key: str) -> dict[str, str | None]:
         return {"input.prompt": None}
     if key in SECTIONS:
         return {name: None for name in ("input.path", "input.prompt", "output.path") if name.startswith(key)}
-    return {"drafter": "some/drafter"} if key == "drafter_revision" else {}
+    return {"drafter": "some/drafter"} if key in ("drafter_revision", "engine.block_size") else {}
 
 
 def value_of(job: object, key: str) -> Any:
@@ -237,6 +237,7 @@ def test_required(tmp_path: Path, key: str) -> None:
             "system needs the chat template, and chat: false turns it off",
         ),
         ({"drafter_revision": "v1"}, "", "drafter_revision is given without a drafter"),
+        ({"engine.block_size": "4"}, "", "engine.block_size is given without a drafter, and would have no effect"),
         (
             {"report.group_by": "task", "input.keep": "[id]"},
             "",

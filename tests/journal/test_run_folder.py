@@ -268,7 +268,8 @@ def test_changed_input_is_refused_with_what_changed(tmp_path: Path, files: list[
 
 def test_input_files_in_another_order_are_refused(tmp_path: Path) -> None:
     files = [FILE, InputRecord("b.parquet", 1, 1, "bb")]
-    open_folder(tmp_path / "o.parquet", input_files=files).close()
+    with open_folder(tmp_path / "o.parquet", input_files=files) as folder:
+        folder.commit([make_result(0)])
     with pytest.raises(FingerprintError, match="another order"):
         open_folder(tmp_path / "o.parquet", input_files=files[::-1]).close()
 
@@ -280,7 +281,8 @@ def test_files_that_were_only_moved_are_the_same_files(tmp_path: Path) -> None:
 
 
 def test_the_digest_of_the_input_is_shown_only_where_no_file_tells_more(tmp_path: Path) -> None:
-    open_folder(tmp_path / "o.parquet", fingerprint={"input.content": "aa"}).close()
+    with open_folder(tmp_path / "o.parquet", fingerprint={"input.content": "aa"}) as folder:
+        folder.commit([make_result(0)])
     changed = {"fingerprint": {"input.content": "bb"}}
     with pytest.raises(FingerprintError, match=r"input\.content"):
         open_folder(tmp_path / "o.parquet", **changed).close()
@@ -315,7 +317,7 @@ def test_a_missing_run_record_over_committed_rows_is_refused(tmp_path: Path) -> 
 
 
 def test_rows_are_counted_once_and_recorded(tmp_path: Path) -> None:
-    open_folder(tmp_path / "o.parquet").close()
+    commit_rows(tmp_path / "o.parquet", range(1))
     with open_folder(tmp_path / "o.parquet", count_rows=lambda: pytest.fail("counted again")) as folder:
         assert folder.run.num_rows == NUM_ROWS
 
@@ -349,10 +351,31 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_refused_folder_is_free_again(tmp_path: Path) -> None:
-    open_folder(tmp_path / "o.parquet").close()
+    commit_rows(tmp_path / "o.parquet", range(1))
     with pytest.raises(FingerprintError):
         open_folder(tmp_path / "o.parquet", fingerprint={}).close()
     open_folder(tmp_path / "o.parquet").close()
+
+
+def test_a_folder_without_rows_is_begun_again_for_a_job_that_was_put_right(tmp_path: Path) -> None:
+    output = tmp_path / "o.parquet"
+    with open_folder(output, now="2030-01-01T00:00:00+00:00") as folder:
+        folder.begin_attempt("run-1", "2030-01-01T00:00:01+00:00", "name: x\n")
+    changes = {"fingerprint": {"model.weights": "repaired"}, "input_files": [], "count_rows": lambda: 3}
+    with open_folder(output, now="2030-01-02T00:00:00+00:00", **changes) as folder:
+        assert (folder.run.num_rows, folder.run.begun) == (3, "2030-01-02T00:00:00+00:00")
+        assert [start.run_id for start in folder.run.starts] == ["run-1"]
+        folder.commit([make_result(0)])
+    with pytest.raises(FingerprintError):
+        open_folder(output).close()
+
+
+def test_the_time_that_prompts_may_speak_of_stays(tmp_path: Path) -> None:
+    output = tmp_path / "o.parquet"
+    with open_folder(output, now="2030-01-01T23:59:00+00:00") as folder:
+        folder.commit([make_result(0)])
+    with open_folder(output, now="2030-01-02T00:01:00+00:00") as folder:
+        assert folder.run.begun == "2030-01-01T23:59:00+00:00"
 
 
 def test_state_can_be_read_while_a_run_holds_the_folder(tmp_path: Path) -> None:
@@ -368,3 +391,16 @@ def test_state_can_be_read_while_a_run_holds_the_folder(tmp_path: Path) -> None:
     state = read_state(output)
     assert state is not None
     assert state.holder is None
+
+
+def test_a_part_that_cannot_be_read_is_not_taken_for_a_damaged_one(tmp_path: Path, monkeypatch: Any) -> None:
+    output = tmp_path / "o.parquet"
+    commit_rows(output, range(4))
+
+    def refuse(*arguments: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("batchgen.journal.parts.hashlib.file_digest", refuse)
+    with pytest.raises(JournalError, match=r"part-000001.parquet: cannot be read \(Input/output error\)"):
+        open_folder(output).close()
+    assert part_path(output, 1).exists()

@@ -389,3 +389,16 @@ def test_identity_follows_tokenizer_template_and_end_tokens(tmp_path: Path, byte
     assert changed("chat_template.jinja", CHAT_TEMPLATE + "!") == ["tokenizer", "chat_template"]
     assert changed("tokenizer_config.json", {"extra": 1}) == ["tokenizer"]
     assert changed("config.json", {}, chat=False) == ["chat", "chat_template"]
+
+
+def test_a_template_that_asks_for_the_date_is_told_the_pinned_one(tmp_path: Path) -> None:
+    template = "{{ strftime_now('%d %b %Y') }}:{% for message in messages %}{{ message.content }}{% endfor %}"
+    codec = codec_of(write_model(tmp_path, chat_template=template))
+    codec.pin_time("2030-05-06T23:59:00+00:00")
+    assert codec.render(Prompt(row=0, text="hi")) == "06 May 2030:hi"
+
+
+def test_a_template_whose_date_cannot_be_pinned_is_refused(tmp_path: Path) -> None:
+    template = "{% set form = '%d' %}{{ strftime_now(form) }}{{ messages[0].content }}"
+    with pytest.raises(ModelError, match="asks for the date in a form that cannot be held still"):
+        codec_of(write_model(tmp_path, chat_template=template))

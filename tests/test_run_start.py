@@ -1,0 +1,112 @@
+"""How a run starts: what holds it to an earlier start, what it refuses before it writes, and how its own faults end."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from batchgen.cli import main
+from batchgen.errors import EXIT_FAILED, FingerprintError, ModelError, OutputError
+from batchgen.job.load import load_job
+from batchgen.run import Surroundings, require_startable, run_job
+from tests.fakes import FakeBackend, FakeDecoder
+from tests.jobs import write_input, write_job
+
+
+def _job(folder: Path, **changes: Any) -> Path:
+    write_input(folder, 12)
+    return write_job(folder, **changes)
+
+
+def _run(job: Path, backend: FakeBackend, **surroundings: Any) -> Any:
+    return run_job(job, backend, Surroundings(quiet=True, **surroundings))
+
+
+class BrokenOnce(FakeBackend):
+    """Its weights cannot be read the first time."""
+
+    def load_decoder(self, *arguments: Any) -> FakeDecoder:
+        if self.model_identity["config.json"] == "broken":
+            raise ModelError("weights are truncated")
+        return super().load_decoder(*arguments)
+
+
+def test_a_start_that_was_refused_does_not_hold_the_repaired_one(tmp_path: Path) -> None:
+    job = _job(tmp_path)
+    with pytest.raises(ModelError):
+        _run(job, BrokenOnce(model_identity={"config.json": "broken"}))
+    assert _run(job, BrokenOnce(model_identity={"config.json": "repaired"})).state == "finished"
+    with pytest.raises(FingerprintError):
+        _run(job, FakeBackend(model_identity={"config.json": "another"}))
+
+
+def test_a_foreign_file_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    job = _job(tmp_path)
+    output = tmp_path / "out" / "done.parquet"
+    output.parent.mkdir()
+    output.write_bytes(b"someone else's")
+    for start in (lambda: _run(job, FakeBackend()), lambda: require_startable(load_job(job), FakeBackend())):
+        with pytest.raises(OutputError, match="was not made by a run"):
+            start()
+    assert sorted(path.name for path in output.parent.iterdir()) == ["done.parquet"]
+
+
+def test_check_refuses_what_run_would(tmp_path: Path) -> None:
+    job = _job(tmp_path)
+    require_startable(load_job(job), FakeBackend())
+    assert not (tmp_path / "out").exists()
+    _run(job, FakeBackend())
+    require_startable(load_job(job), FakeBackend())
+    with pytest.raises(FingerprintError, match="max_tokens: 8 -> 9"):
+        require_startable(load_job(_job(tmp_path, sampling__max_tokens=9)), FakeBackend())
+
+
+def test_going_on_in_another_arithmetic_is_refused(tmp_path: Path) -> None:
+    job = _job(tmp_path)
+    _run(job, FakeBackend(auto_dtype="float32"))
+    with pytest.raises(FingerprintError, match=r'engine\.dtype: "float32" -> "checkpoint"'):
+        _run(job, FakeBackend(auto_dtype="checkpoint"))
+    assert _run(_job(tmp_path, engine={"dtype": "float32"}), FakeBackend()).state == "already complete"
+
+
+def test_prompts_are_told_the_day_on_which_the_job_began(tmp_path: Path) -> None:
+    job, told = _job(tmp_path), []
+    for day in ("2030-01-01T23:00:00+00:00", "2030-01-02T01:00:00+00:00"):
+        backend = FakeBackend()
+        _run(job, backend, time=lambda day=day: day)
+        told.append(backend.codec.pinned_time)
+    assert told == ["2030-01-01T23:00:00+00:00"] * 2
+
+
+def test_a_fault_of_our_own_keeps_what_finished_and_is_no_exit_1(tmp_path: Path, monkeypatch: Any) -> None:
+    def fail(number: int) -> None:
+        if number == 4:
+            raise KeyboardInterrupt
+
+    job = _job(tmp_path, output__checkpoint_every="1h")
+    with pytest.raises(KeyboardInterrupt):
+        _run(job, FakeBackend(make_decoder=lambda: FakeDecoder(on_step=fail)))
+    second = FakeBackend()
+    assert _run(job, second).state == "finished"
+    assert 0 < len(second.admitted_rows) < 12
+
+    def broken(*arguments: Any) -> None:
+        raise AssertionError("a fault")
+
+    monkeypatch.setattr("batchgen.run.run_job", broken)
+    done = CliRunner().invoke(main, ["run", str(job)])
+    assert done.exit_code == EXIT_FAILED
+    assert "batchgen failed unexpectedly" in done.output
+
+
+def test_merging_is_not_decoding_time(tmp_path: Path, monkeypatch: Any) -> None:
+    now = [0.0]
+    monkeypatch.setattr("batchgen.run._merge", lambda *arguments: now.__setitem__(0, now[0] + 100.0))
+
+    def step(number: int) -> None:
+        now[0] += 1.0
+
+    backend = FakeBackend(make_decoder=lambda: FakeDecoder(on_step=step))
+    outcome = _run(_job(tmp_path), backend, clock=lambda: now[0])
+    assert outcome.decode_s == backend.decoders[0].steps
