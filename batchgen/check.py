@@ -93,9 +93,11 @@ class CheckReport:
     def _context(self) -> str:
         if self.context_length is None:
             return "unknown, the model's configuration names none"
+        if self.lengths is None:
+            return str(self.context_length)
         budget = f"max_tokens {self.job.sampling.max_tokens}"
         if not self.num_short_budget:
-            return f"{self.context_length}, enough for every prompt with {budget}"
+            return f"{self.context_length}, enough with {budget} for every prompt that can run"
         return f"{self.context_length}, {self.num_short_budget} rows leave less than {budget}"
 
     def _sample(self) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from batchgen import __version__
-from batchgen.errors import EXIT_DONE, EXIT_ERROR_ROWS, EXIT_FAILED, EXIT_INTERRUPTED, BatchgenError
+from batchgen.errors import EXIT_DONE, EXIT_ERROR_ROWS, EXIT_FAILED, EXIT_INTERRUPTED, BatchgenError, OutputError
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -141,6 +141,8 @@ def bench(job: Path, rows: int | None, repeats: int, batch_sizes: tuple[int, ...
     """
     from batchgen.bench.job import bench_job
 
+    if json_path is not None and not json_path.parent.is_dir():
+        raise OutputError(f"--json: {json_path} cannot be written, for {json_path.parent} is not a folder")
     report = bench_job(
         job, max_rows=rows, repeats=repeats, batch_sizes=batch_sizes, say=lambda line: click.echo(line, err=True)
     )

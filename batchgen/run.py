@@ -114,6 +114,8 @@ def run_job(job_path: Path, backend: Backend, surroundings: Surroundings) -> Out
     with _open_folder(plan, backend, surroundings) as folder, StopSignals(announce) as stop:
         plan.codec.pin_time(folder.run.begun)
         final = _require_own_final(plan, folder)
+        if not folder.run.num_rows:
+            surroundings.warn(f"no row of the input takes part ({plan.table.num_rows} rows before input.where)")
         progress = make_progress(surroundings.console, surroundings.clock, surroundings.quiet)
         facts = None if _is_complete(folder) else _decode(plan, folder, backend, surroundings, progress, stop)
         if not _is_complete(folder):

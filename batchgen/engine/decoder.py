@@ -79,7 +79,13 @@ class BatchDecoder:
     def hints(self) -> list[str]:
         """What the user could do for a faster run, a sentence each."""
         on_gpu = mx.default_device().type == mx.DeviceType.gpu
-        return [] if on_gpu or BLAS.hint is None else [BLAS.hint]
+        found = [] if on_gpu or BLAS.hint is None else [BLAS.hint]
+        if self.drafter is not None and self.options.block_size > self.drafter.block_size:
+            found.append(
+                f"engine.block_size {self.options.block_size} is above the {self.drafter.block_size} that the drafter "
+                "was made for; drafts past that are rarely accepted, and every one is paid for"
+            )
+        return found
 
     def admit(self, requests: Sequence[Request]) -> None:
         assert self.num_rows + len(requests) <= self.max_rows

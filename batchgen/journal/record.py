@@ -98,7 +98,7 @@ def require_same_run(path: Path, old: RunRecord, fingerprint: Mapping[str, Any],
     if changes:
         raise FingerprintError(
             f"{path.parent} was begun with other settings or input: {'; '.join(changes)}; "
-            "put them back, or choose another output path"
+            "put that back, choose another output path, or begin anew by moving the run folder and the output away"
         )
 
 

@@ -45,7 +45,10 @@ def read_json(path: Path) -> dict[str, Any]:
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer that transformers makes of the folder; raises ModelError if it makes none."""
     if not any((folder / name).exists() for name in _TOKENIZER_FILES):
-        raise ModelError(f"{folder}: has no tokenizer (tokenizer.json and tokenizer_config.json)")
+        raise ModelError(
+            f"{folder}: has no tokenizer (tokenizer.json and tokenizer_config.json), so it is no whole model; "
+            "a drafter's folder goes under drafter"
+        )
     with _quiet_import():
         import transformers
     transformers.utils.logging.set_verbosity_error()

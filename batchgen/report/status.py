@@ -10,7 +10,10 @@ def status_text(output: Path, job_path: Path) -> str:
     """Rows done, errors, starts, who is at work, and where the files are."""
     state = read_state(output)
     if state is None:
-        return f"Not started: {output} has no run folder.\nStart with: batchgen run {job_path}"
+        return (
+            f"Not started: {output} has no run folder (paths are relative to {Path.cwd()}).\n"
+            f"Start with: batchgen run {job_path}"
+        )
     lines = [
         f"{state.num_done:,} of {counted(state.num_rows, 'row')} done, {counted(state.num_errors, 'error')}",
         f"Started {_times(state.num_starts)}" + (f", last at {state.last_start}" if state.last_start else ""),

@@ -27,7 +27,8 @@ def open_folder(output: Path) -> RunFolder:
 def test_nothing_yet(tmp_path: Path) -> None:
     output = tmp_path / "o.parquet"
     assert status_text(output, JOB) == (
-        f"Not started: {output} has no run folder.\nStart with: batchgen run jobs/x.yaml"
+        f"Not started: {output} has no run folder (paths are relative to {Path.cwd()}).\n"
+        "Start with: batchgen run jobs/x.yaml"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -73,6 +73,8 @@ class DrafterConfig:
         """Reads `folder`/config.json; raises ModelError for whatever the drafters here cannot run exactly."""
         path = folder / "config.json"
         top = _Section(path, read_config(folder))
+        if not top.has("dflash_config"):
+            raise ModelError(f"{path}: dflash_config is missing, so this is no DFlash drafter")
         _refuse_quantized(top)
         draft = top.section("dflash_config")
         version = _version(top)

@@ -96,7 +96,7 @@ REFUSALS = [
     ("rope_scaling", {"type": "yarn"}, ".factor is missing, expected a value, since the rope type is yarn"),
     ("rope_scaling", 8, " is 8, expected an object"),
     ("quantization", {"bits": 4}, " is {'bits': 4}, expected no such key: quantized drafter checkpoints"),
-    ("dflash_config", MISSING, " is missing, expected an object with the drafter's own settings"),
+    ("dflash_config", MISSING, " is missing, so this is no DFlash drafter"),
     ("dflash_config.block_size", 1, " is 1, expected an integer of at least 2"),
     ("dflash_config.mask_token_id", 96, " is 96, expected an integer of at least 0 and at most 95"),
     ("dflash_config.mask_token_id", MISSING, " is missing, expected an integer of at least 0 and at most 95"),
