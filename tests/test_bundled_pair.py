@@ -61,7 +61,7 @@ def test_answers_are_right_and_drafts_are_accepted(tmp_path: Path, in_root: None
 def test_bench_compares_the_same_rows(tmp_path: Path, in_root: None) -> None:
     lines: list[str] = []
     job = _job(tmp_path, "task = 'summary'")
-    report = bench_job(job, max_rows=4, repeats=2, batch_sizes=[2, 4], say=lines.append)
+    report = bench_job(job, max_rows=4, repeats=2, batch_sizes=[2, 2, 4], say=lines.append)
     assert [one.side for one in report.measured] == [
         WITH_DRAFTER,
         WITHOUT_DRAFTER,
