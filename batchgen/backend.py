@@ -13,7 +13,7 @@ from batchgen.hub import ModelFolder, resolve_model
 from batchgen.job.spec import EngineSpec, InputSpec
 from batchgen.prompts.encode import Codec
 from batchgen.schedule.loop import Codec as LoopCodec
-from batchgen.types import Decoder
+from batchgen.types import Decoder, Prompt, RowError
 
 if TYPE_CHECKING:
     from batchgen.engine import EngineOptions
@@ -31,6 +31,15 @@ class TextCodec(LoopCodec, Protocol):
 
     @property
     def vocab_size(self) -> int: ...
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens that the model can attend to; None if its configuration names none."""
+        ...
+
+    def render(self, prompt: Prompt) -> str | RowError:
+        """The text that is tokenized."""
+        ...
 
     def pin_time(self, time: str) -> None:
         """Lets chat templates that ask for the date read this one (ISO) from now on."""

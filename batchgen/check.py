@@ -1,30 +1,21 @@
-"""Everything about a job that can be found out without loading weights, and whether its output can be written.
+"""What can be told of a job's rows without loading weights: which are bad, how long they are, how one is rendered.
 
-Reads the input and the models' small files; writes nothing that stays. Whatever would refuse a run refuses the check in
-the same words, for both ask the same functions.
+Reads and writes nothing that stays. What would refuse a run refuses the plan, before it comes here.
 """
 
-import fnmatch
-import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from batchgen.errors import OutputError
-from batchgen.hub import resolve_model
+from batchgen.backend import TextCodec
 from batchgen.job.spec import Job
-from batchgen.prompts.encode import Codec
-from batchgen.prompts.files import InputFile
+from batchgen.plan import Plan
 from batchgen.prompts.read import InputTable
 from batchgen.types import Prompt, RowError
 
 MAX_MESSAGES = 5
 MAX_SAMPLE_CHARACTERS = 2000
-
-# Asks whether an engine can decode with this model and drafter (or none), given the tokenizer's vocabulary size.
-PairCheck = Callable[[Path, Path | None, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,76 +102,12 @@ class CheckReport:
         ]
 
 
-def check(job: Job, check_pair: PairCheck) -> CheckReport:
-    """Looks at all of a job but the weights.
-
-    `check_pair` is the engine's. Raises what a run would raise: OutputError, InputError, ModelError.
-    """
-    table = InputTable.open(job.input)
-    verify_output(Path(job.output.path), table.files, job.input.paths)
-    if job.report.group_by is not None:
-        table.require_kept(job.report.group_by, "report.group_by")
-    model = resolve_model(job.model, job.revision, "model")
-    drafter = None if job.drafter is None else resolve_model(job.drafter, job.drafter_revision, "drafter")
-    codec = Codec.for_input(model.path, job.input)
-    check_pair(model.path, None if drafter is None else drafter.path, codec.vocab_size)
-    return _survey(job, table, codec)
+def check(plan: Plan) -> CheckReport:
+    """Looks at every row of a plan: what it would be decoded from, or why it would not be."""
+    return _survey(plan.job, plan.table, plan.codec)
 
 
-def verify_output(path: Path, files: Sequence[InputFile], sources: Sequence[str] = ()) -> None:
-    """Raises OutputError if the output cannot be written, is one of the inputs, or would become one.
-
-    `sources` are the job's input paths as they are written there; a folder or glob among them must not find the output.
-    """
-    if path.is_dir():
-        raise OutputError(f"output.path: {path} is a folder; name a file that ends in .parquet")
-    if path.exists():
-        same = next((file.path for file in files if path.samefile(file.path)), None)
-        if same is not None:
-            raise OutputError(f"output.path: {path} is the input {same}; choose another path")
-    for source in sources:
-        if _finds(source, path):
-            raise OutputError(
-                f"output.path: {path} would be read as input when the job goes on, for input.path {source} finds it; "
-                "write elsewhere"
-            )
-    _require_writable(path)
-
-
-def _finds(source: str, path: Path) -> bool:
-    """Whether an input folder or glob would find a file at `path`, or what the run folder beside it holds."""
-    folder, target = Path(source).expanduser(), path.absolute()
-    if folder.is_dir():
-        return target.parent.resolve().is_relative_to(folder.resolve())
-    if folder.exists():
-        return False
-    pattern = folder.absolute().parts
-    # A glob that finds a folder stands for the files in it.
-    return any(_matches(place.parts, pattern) for place in (target, *target.parents))
-
-
-def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a path fits a glob, part by part; `**` stands for any number of parts."""
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        return any(_matches(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
-    return bool(parts) and fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
-
-
-def _require_writable(path: Path) -> None:
-    """Tries a file without a name in the nearest folder that is there already."""
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not folder.is_dir():
-        raise OutputError(f"output.path: {path} cannot be written, for {folder} is not a folder")
-    try:
-        with tempfile.TemporaryFile(dir=folder) as probe:
-            probe.write(b"\0")
-    except OSError as error:
-        raise OutputError(f"output.path: {path} cannot be written: {folder}: {error.strerror or error}") from error
-
-
-def _survey(job: Job, table: InputTable, codec: Codec) -> CheckReport:
+def _survey(job: Job, table: InputTable, codec: TextCodec) -> CheckReport:
     counts: Counter[str] = Counter()
     messages: list[str] = []
     lengths = array("q")

@@ -92,11 +92,13 @@ def check(job: Path) -> None:
     from batchgen import check as check_room
     from batchgen.backend import MlxBackend
     from batchgen.job.load import load_job
+    from batchgen.plan import make_plan
     from batchgen.run import require_startable
 
-    backend, loaded = MlxBackend(), load_job(job)
-    report = check_room.check(loaded, backend.check_pair)
-    require_startable(loaded, backend)
+    backend = MlxBackend()
+    plan = make_plan(load_job(job), backend)
+    require_startable(plan, backend)
+    report = check_room.check(plan)
     click.echo("\n".join(report.lines()))
     sys.exit(EXIT_ERROR_ROWS if report.num_errors else EXIT_DONE)
 

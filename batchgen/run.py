@@ -8,27 +8,22 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TextIO
 
-from batchgen.backend import Backend, TextCodec, versions
-from batchgen.check import verify_output
+from batchgen.backend import Backend, versions
 from batchgen.errors import EXIT_DONE, EXIT_ERROR_ROWS, EXIT_INTERRUPTED, EngineError, OutputError
-from batchgen.hub import ModelFolder
-from batchgen.job.fingerprint import Scalar, fingerprint
 from batchgen.job.load import dump_job, load_job
-from batchgen.job.spec import Job
 from batchgen.journal import run_folder as journal
 from batchgen.journal.disk import Disk
-from batchgen.journal.record import InputRecord
 from batchgen.journal.run_folder import RunFolder, run_folder_path
 from batchgen.output.final import FinalState, Mark, final_state, make_metadata
 from batchgen.output.merge import final_schema, merge
 from batchgen.output.progress import Progress, make_progress
 from batchgen.output.stats import Totals
-from batchgen.prompts.read import InputTable
+from batchgen.plan import Plan, make_plan
 from batchgen.schedule.loop import Loop, LoopOptions
 from batchgen.schedule.stop import StopSignals
 from batchgen.types import RowKey
@@ -59,6 +54,10 @@ class Surroundings:
         """One whole line, at once."""
         self.console.write(message + "\n")
         self.console.flush()
+
+    def say_stopping(self) -> None:
+        """What the first signal is answered with."""
+        self.say("\nstopping after this round; once more to leave at once")
 
     def warn(self, message: str) -> None:
         """A line that is shown also where quiet is asked for."""
@@ -91,27 +90,14 @@ class Outcome:
         return EXIT_ERROR_ROWS if self.num_errors else EXIT_DONE
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A job whose input, output and models were found good."""
-
-    job: Job
-    table: InputTable
-    output: Path
-    model: ModelFolder
-    drafter: ModelFolder | None
-    codec: TextCodec
-
-
 def run_job(job_path: Path, backend: Backend, surroundings: Surroundings) -> Outcome:
     """Starts the job or goes on with it, to the final file or to the first signal.
 
     Raises the errors of `errors.py`; rows that were committed before stay done whatever is raised.
     """
-    plan = _make_plan(load_job(job_path), backend)
+    plan = make_plan(load_job(job_path), backend)
     _require_no_foreign_file(plan.output)
-    announce = lambda: surroundings.say("\nstopping after this round; once more to leave at once")  # noqa: E731
-    with _open_folder(plan, backend, surroundings) as folder, StopSignals(announce) as stop:
+    with _open_folder(plan, backend, surroundings) as folder, StopSignals(surroundings.say_stopping) as stop:
         plan.codec.pin_time(folder.run.begun)
         final = _require_own_final(plan, folder)
         if not folder.run.num_rows:
@@ -141,47 +127,17 @@ def run_job(job_path: Path, backend: Backend, surroundings: Surroundings) -> Out
         )
 
 
-def require_startable(job: Job, backend: Backend) -> None:
-    """Raises what `run_job` would raise before it writes anything: for `check`, which writes nothing at all."""
-    plan = _make_plan(job, backend)
+def require_startable(plan: Plan, backend: Backend) -> None:
+    """Raises what `run_job` would raise of a plan before it writes anything: for `check`, which never writes."""
     _require_no_foreign_file(plan.output)
-    journal.require_startable(plan.output, _fingerprint(plan, backend), _input_records(plan))
+    journal.require_startable(plan.output, plan.fingerprint(backend), plan.input_records())
 
 
-def _make_plan(job: Job, backend: Backend) -> _Plan:
-    table = InputTable.open(job.input)
-    if job.report.group_by is not None:
-        table.require_kept(job.report.group_by, "report.group_by")
-    output = Path(job.output.path)
-    verify_output(output, table.files, job.input.paths)
-    model = backend.resolve_model(job.model, job.revision, "model")
-    drafter = None
-    if job.drafter is not None:
-        drafter = backend.resolve_model(job.drafter, job.drafter_revision, "drafter")
-    codec = backend.load_codec(model.path, job.input)
-    backend.check_pair(model.path, None if drafter is None else drafter.path, codec.vocab_size)
-    return _Plan(job, table, output, model, drafter, codec)
-
-
-def _fingerprint(plan: _Plan, backend: Backend) -> dict[str, Scalar]:
-    return fingerprint(
-        plan.job,
-        model=plan.model.identity,
-        codec=plan.codec.identity,
-        inputs=plan.table.identity(),
-        dtype=backend.dtype_of(plan.model.path, plan.job.engine),
-    )
-
-
-def _input_records(plan: _Plan) -> list[InputRecord]:
-    return [InputRecord(**asdict(file) | {"path": str(file.path)}) for file in plan.table.files]
-
-
-def _open_folder(plan: _Plan, backend: Backend, surroundings: Surroundings) -> RunFolder:
+def _open_folder(plan: Plan, backend: Backend, surroundings: Surroundings) -> RunFolder:
     return RunFolder.open(
         plan.output,
-        fingerprint=_fingerprint(plan, backend),
-        input_files=_input_records(plan),
+        fingerprint=plan.fingerprint(backend),
+        input_files=plan.input_records(),
         count_rows=plan.table.count,
         new_id=surroundings.new_id,
         now=surroundings.time(),
@@ -200,7 +156,7 @@ def _require_no_foreign_file(output: Path) -> None:
         )
 
 
-def _require_own_final(plan: _Plan, folder: RunFolder) -> FinalState:
+def _require_own_final(plan: Plan, folder: RunFolder) -> FinalState:
     """What stands at the output path; OutputError if this run did not make it."""
     state = final_state(plan.output, _mark(folder), final_schema(plan.table.kept_schema))
     if state == "foreign":
@@ -215,7 +171,7 @@ def _is_complete(folder: RunFolder) -> bool:
 
 
 def _decode(
-    plan: _Plan,
+    plan: Plan,
     folder: RunFolder,
     backend: Backend,
     surroundings: Surroundings,
@@ -223,10 +179,10 @@ def _decode(
     stop: StopSignals,
 ) -> Mapping[str, str | int | float | None]:
     """Decodes the missing rows until none is left or a signal comes; returns what the engine says of itself."""
-    progress.phase(f"loading {plan.job.model}" + (f" and {plan.job.drafter}" if plan.drafter else ""))
+    progress.phase(f"loading {plan.job.model}" + (f" and {plan.job.drafter}" if plan.job.drafter else ""))
     decoder = backend.load_decoder(
-        plan.model.path,
-        None if plan.drafter is None else plan.drafter.path,
+        plan.models.model.path,
+        plan.models.drafter_path,
         plan.job.engine,
         plan.codec.eos_token_ids,
         surroundings.clock,
@@ -262,11 +218,11 @@ def _decode(
     return decoder.summary()
 
 
-def _merge(plan: _Plan, folder: RunFolder, surroundings: Surroundings) -> None:
+def _merge(plan: Plan, folder: RunFolder, surroundings: Surroundings) -> None:
     facts = {
         "job": plan.job.model_dump(mode="json"),
-        "model": dict(plan.model.identity),
-        "drafter": None if plan.drafter is None else dict(plan.drafter.identity),
+        "model": dict(plan.models.model.identity),
+        "drafter": None if plan.models.drafter is None else dict(plan.models.drafter.identity),
         "versions": versions(),
     }
     merge(

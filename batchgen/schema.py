@@ -63,6 +63,11 @@ def part_schema() -> pa.Schema:
 _PART_NAMES = tuple(part_schema().names)
 
 
+def acceptance_length(accepted_tokens: int, verify_passes: int) -> float | None:
+    """Tokens that a verify pass yields on average, its own counted; None without passes."""
+    return (accepted_tokens + verify_passes) / verify_passes if verify_passes else None
+
+
 def result_values(result: Result) -> dict[str, object]:
     """A result as one dict over `part_schema()`; figures of work not done are null, never NaN."""
     generation = result.generation
@@ -82,15 +87,15 @@ def result_values(result: Result) -> dict[str, object]:
         "run_id": result.run_id,
     }
     if generation is not None:
-        passes, seconds = generation.verify_passes, generation.prefill_s + generation.decode_s
+        seconds = generation.prefill_s + generation.decode_s
         values |= {
             "finish_reason": generation.finish_reason,
             "cached_prompt_tokens": generation.cached_prompt_tokens,
             "completion_tokens": len(generation.tokens),
-            "verify_passes": passes,
+            "verify_passes": generation.verify_passes,
             "drafted_tokens": generation.drafted_tokens,
             "accepted_tokens": generation.accepted_tokens,
-            "acceptance_length": (generation.accepted_tokens + passes) / passes if passes else None,
+            "acceptance_length": acceptance_length(generation.accepted_tokens, generation.verify_passes),
             "acceptance_counts": list(generation.acceptance_counts),
             "prefill_s": generation.prefill_s,
             "decode_s": generation.decode_s,

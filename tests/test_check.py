@@ -1,20 +1,32 @@
 """The check of a job: its figures, its text, and that it refuses what a run would refuse."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchgen.check import CheckReport, TokenLengths, _lengths, check, verify_output
+from batchgen.backend import MlxBackend
+from batchgen.check import CheckReport, TokenLengths, _lengths
+from batchgen.check import check as check_plan
+from batchgen.destination import verify_output
 from batchgen.errors import InputError, ModelError, OutputError
 from batchgen.job.spec import Job
+from batchgen.plan import make_plan
 from batchgen.prompts.read import InputTable
 from tests.prompts.builders import write, write_model
 
 
 def no_engine(model: Path, drafter: Path | None, vocab_size: int) -> None:
     """An engine that can decode anything."""
+
+
+def check(job: Job, check_pair: Callable[[Path, Path | None, int], None]) -> CheckReport:
+    """The report on a job whose models are folders here, with another engine to ask about the pair."""
+    backend = MlxBackend()
+    backend.check_pair = check_pair  # type: ignore[method-assign]
+    return check_plan(make_plan(job, backend))
 
 
 def job_of(folder: Path, **sections: Any) -> Job:
@@ -203,15 +215,18 @@ def test_output_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyP
     def refuse(**keys: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("batchgen.check.tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("batchgen.destination.tempfile.TemporaryFile", refuse)
     assert refusal(folder, folder / "new" / "o.parquet") == (
         f"output.path: {folder}/new/o.parquet cannot be written: {folder}: Read-only file system"
     )
 
 
 def test_an_output_that_stands_already_may_be_written_again(folder: Path) -> None:
-    write(folder / "out" / "o.parquet", {"t": ["x"]})
-    verify(folder, folder / "out" / "o.parquet")
+    output = write(folder / "out" / "o.parquet", {"t": ["x"]})
+    before = output.read_bytes()
+    verify(folder, output)
+    assert output.read_bytes() == before
+    assert [path.name for path in output.parent.iterdir()] == ["o.parquet"]
 
 
 def test_a_bad_output_is_found_before_the_model_is_looked_for(folder: Path) -> None:

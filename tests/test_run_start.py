@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from batchgen.cli import main
 from batchgen.errors import EXIT_FAILED, FingerprintError, ModelError, OutputError
 from batchgen.job.load import load_job
+from batchgen.plan import make_plan
 from batchgen.run import Surroundings, require_startable, run_job
 from tests.fakes import FakeBackend, FakeDecoder
 from tests.jobs import write_input, write_job
@@ -21,6 +22,10 @@ def _job(folder: Path, **changes: Any) -> Path:
 
 def _run(job: Path, backend: FakeBackend, **surroundings: Any) -> Any:
     return run_job(job, backend, Surroundings(quiet=True, **surroundings))
+
+
+def _startable(job: Path) -> None:
+    require_startable(make_plan(load_job(job), FakeBackend()), FakeBackend())
 
 
 class BrokenOnce(FakeBackend):
@@ -46,7 +51,7 @@ def test_a_foreign_file_is_refused_before_a_folder_is_made(tmp_path: Path) -> No
     output = tmp_path / "out" / "done.parquet"
     output.parent.mkdir()
     output.write_bytes(b"someone else's")
-    for start in (lambda: _run(job, FakeBackend()), lambda: require_startable(load_job(job), FakeBackend())):
+    for start in (lambda: _run(job, FakeBackend()), lambda: _startable(job)):
         with pytest.raises(OutputError, match="was not made by a run"):
             start()
     assert sorted(path.name for path in output.parent.iterdir()) == ["done.parquet"]
@@ -54,12 +59,15 @@ def test_a_foreign_file_is_refused_before_a_folder_is_made(tmp_path: Path) -> No
 
 def test_check_refuses_what_run_would(tmp_path: Path) -> None:
     job = _job(tmp_path)
-    require_startable(load_job(job), FakeBackend())
+    _startable(job)
     assert not (tmp_path / "out").exists()
+    # Begun and killed before its folders were all there.
+    (tmp_path / "out" / "done.parquet.run").mkdir(parents=True)
+    _startable(job)
     _run(job, FakeBackend())
-    require_startable(load_job(job), FakeBackend())
+    _startable(job)
     with pytest.raises(FingerprintError, match="max_tokens: 8 -> 9"):
-        require_startable(load_job(_job(tmp_path, sampling__max_tokens=9)), FakeBackend())
+        _startable(_job(tmp_path, sampling__max_tokens=9))
 
 
 def test_going_on_in_another_arithmetic_is_refused(tmp_path: Path) -> None:

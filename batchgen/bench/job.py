@@ -7,20 +7,19 @@ it is asked to.
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from batchgen import engine
-from batchgen.backend import engine_options
+from batchgen.backend import MlxBackend, TextCodec, engine_options
 from batchgen.bench.machine import machine_facts
 from batchgen.bench.sides import EngineSide, MlxLmSide, Side, Tokens
-from batchgen.engine.decoder import BatchDecoder, DecoderOptions
+from batchgen.engine.decoder import BatchDecoder
 from batchgen.errors import InputError
-from batchgen.hub import resolve_model
 from batchgen.job.load import load_job
 from batchgen.job.spec import Job
-from batchgen.prompts.encode import Codec
+from batchgen.plan import open_models
 from batchgen.prompts.read import InputTable
 from batchgen.report.table import figure, format_table
 from batchgen.types import Request, RowError, RowKey
@@ -106,21 +105,18 @@ def bench_job(
 def _prepare(
     job: Job, max_rows: int | None, say: Callable[[str], None]
 ) -> tuple[BatchDecoder, frozenset[int], list[Request]]:
-    table = InputTable.open(job.input)
-    model = resolve_model(job.model, job.revision, "model")
-    drafter = None if job.drafter is None else resolve_model(job.drafter, job.drafter_revision, "drafter")
-    codec = Codec.for_input(model.path, job.input)
-    engine.check_pair(model.path, None if drafter is None else drafter.path, codec.vocab_size)
+    table, models = InputTable.open(job.input), open_models(job, MlxBackend())
+    codec = models.codec
     requests = list(islice(_requests(job, table, codec), max_rows))
     if not requests:
         raise InputError("no row of the input can be decoded, so there is nothing to measure; see `batchgen check`")
     say(f"loading {job.model}")
     options = engine_options(job.engine, codec.eos_token_ids, time.monotonic)
-    decoder = engine.load(model.path, None if drafter is None else drafter.path, options)
+    decoder = engine.load(models.model.path, models.drafter_path, options)
     return decoder, codec.eos_token_ids, requests
 
 
-def _requests(job: Job, table: InputTable, codec: Codec) -> Iterator[Request]:
+def _requests(job: Job, table: InputTable, codec: TextCodec) -> Iterator[Request]:
     for prompt in table.prompts():
         tokens = codec.encode(prompt)
         if not isinstance(tokens, RowError):
@@ -130,7 +126,7 @@ def _requests(job: Job, table: InputTable, codec: Codec) -> Iterator[Request]:
 
 def _sides(decoder: BatchDecoder, eos_token_ids: frozenset[int], batch_sizes: Sequence[int]) -> list[Side]:
     target, options = decoder.target, decoder.options
-    plain = DecoderOptions(options.max_rows, 1, options.prefill_chunk, options.bucket_slots)
+    plain = replace(options, block_size=1)
     sides: list[Side] = []
     if decoder.drafter is not None:
         sides.append(EngineSide(WITH_DRAFTER, target, decoder.drafter, options, eos_token_ids))

@@ -12,6 +12,7 @@ from batchgen.engine.decoder import BatchDecoder, DecoderOptions
 from batchgen.engine.drafters.protocol import Drafter
 from batchgen.engine.target.model import Target
 from batchgen.schedule.admission import choose, look_ahead
+from batchgen.schema import acceptance_length
 from batchgen.types import Generation, Request
 
 Tokens = dict[int, tuple[int, ...]]
@@ -60,9 +61,12 @@ class EngineSide:
 
     @property
     def acceptance_length(self) -> float | None:
-        passes = sum(generation.verify_passes for generation in self.generations)
-        accepted = sum(generation.accepted_tokens for generation in self.generations)
-        return (accepted + passes) / passes if passes and self.drafter is not None else None
+        if self.drafter is None:
+            return None
+        return acceptance_length(
+            sum(generation.accepted_tokens for generation in self.generations),
+            sum(generation.verify_passes for generation in self.generations),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ def require_startable(output: Path, fingerprint: Mapping[str, Any], input_files:
 
 
 def _holds_rows(path: Path) -> bool:
-    return (path / "log.jsonl").exists() or any((path / "parts").iterdir())
+    return (path / "log.jsonl").exists() or any((path / "parts").glob("*"))
 
 
 def _require_empty(path: Path) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from batchgen.schema import result_values
+from batchgen.schema import acceptance_length, result_values
 from batchgen.types import Result
 
 
@@ -37,9 +37,7 @@ class Totals:
 
     @property
     def acceptance_length(self) -> float | None:
-        if self.verify_passes == 0:
-            return None
-        return (self.accepted_tokens + self.verify_passes) / self.verify_passes
+        return acceptance_length(self.accepted_tokens, self.verify_passes)
 
     def add(self, values: Mapping[str, object]) -> None:
         """Adds one row given by its result columns; null counts are none."""

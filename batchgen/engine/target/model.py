@@ -1,6 +1,6 @@
 """The target: a stock mlx-lm model, read from a folder, behind the two passes that decoding needs.
 
-Supported model types are named here; any other is refused before a weight is read.
+Which model types are supported is `support`'s to say.
 """
 
 from collections.abc import Sequence

@@ -1,0 +1,78 @@
+"""A job whose input, output, models and tokenizer were found good: what run, check and bench all begin with.
+
+Reads the input and the models' small files, never weights; writes nothing. What is cheap to refuse is refused first, so
+that nothing is fetched for a job that cannot run.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from batchgen.backend import Backend, TextCodec
+from batchgen.destination import verify_output
+from batchgen.hub import ModelFolder
+from batchgen.job.fingerprint import Scalar, fingerprint
+from batchgen.job.spec import Job
+from batchgen.journal.record import InputRecord
+from batchgen.prompts.read import InputTable
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The folders of model and drafter, which fit each other, and the model's tokenizer."""
+
+    model: ModelFolder
+    drafter: ModelFolder | None
+    codec: TextCodec
+
+    @property
+    def drafter_path(self) -> Path | None:
+        return None if self.drafter is None else self.drafter.path
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a run needs to begin."""
+
+    job: Job
+    table: InputTable
+    output: Path
+    models: Models
+
+    @property
+    def codec(self) -> TextCodec:
+        return self.models.codec
+
+    def fingerprint(self, backend: Backend) -> dict[str, Scalar]:
+        """What of it changes answers, on this machine."""
+        return fingerprint(
+            self.job,
+            model=self.models.model.identity,
+            codec=self.codec.identity,
+            inputs=self.table.identity(),
+            dtype=backend.dtype_of(self.models.model.path, self.job.engine),
+        )
+
+    def input_records(self) -> list[InputRecord]:
+        """The input files as a run folder records them."""
+        return [InputRecord(**asdict(file) | {"path": str(file.path)}) for file in self.table.files]
+
+
+def open_models(job: Job, backend: Backend) -> Models:
+    """Finds model and drafter and reads the tokenizer; raises ModelError if they cannot be decoded with."""
+    model = backend.resolve_model(job.model, job.revision, "model")
+    drafter = None
+    if job.drafter is not None:
+        drafter = backend.resolve_model(job.drafter, job.drafter_revision, "drafter")
+    models = Models(model, drafter, backend.load_codec(model.path, job.input))
+    backend.check_pair(model.path, models.drafter_path, models.codec.vocab_size)
+    return models
+
+
+def make_plan(job: Job, backend: Backend) -> Plan:
+    """Opens all that the job names. Raises InputError, OutputError or ModelError."""
+    table = InputTable.open(job.input)
+    if job.report.group_by is not None:
+        table.require_kept(job.report.group_by, "report.group_by")
+    output = Path(job.output.path)
+    verify_output(output, table.files, job.input.paths)
+    return Plan(job, table, output, open_models(job, backend))
