@@ -5,7 +5,11 @@ Nothing here computes; nothing here imports mlx, pyarrow or another room.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 FinishReason = Literal["stop", "length"]
 
@@ -16,6 +20,7 @@ ErrorKind = Literal[
     "bad_template",
     "invalid_utf8",
     "prompt_too_long",
+    "bad_sampling",
 ]
 
 
@@ -24,6 +29,44 @@ class RowKey(NamedTuple):
 
     row: int
     sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a completion must be: `text` is a JSON schema as JSON, a regular expression, or a JSON list of strings."""
+
+    kind: Literal["json_schema", "regex", "choice"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one row's tokens are chosen, every value of it known: the job's own, or that of a column.
+
+    Each default is the value that does nothing. `logit_bias` is pairs of token id and what is added to its logit.
+    """
+
+    max_tokens: int = 256
+    min_tokens: int = 0
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    repetition_context_size: int = 20
+    presence_penalty: float = 0.0
+    presence_context_size: int = 20
+    frequency_penalty: float = 0.0
+    frequency_context_size: int = 20
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int = 0
+    n: int = 1
+    thinking: bool | None = None
+    thinking_budget: int | None = None
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +81,8 @@ class RowError:
 class Prompt:
     """One input record as the job renders it: `text` or `messages` (role, content, ...), or the reason it has neither.
 
-    `place` is its file and its row there, for messages.
+    `place` is its file and its row there, for messages. `id` is the value of the job's id column, None where the job
+    names none. `sampling` holds for all its samples; with an error only its `n` means anything.
     """
 
     row: int
@@ -46,15 +90,66 @@ class Prompt:
     messages: tuple[Mapping[str, Any], ...] | None = None
     error: RowError | None = None
     place: str = ""
+    id: int | str | None = None
+    sampling: Sampling = Sampling()
+
+
+class StopMatcher(Protocol):
+    """Looks for one row's stop strings in the text of its completion."""
+
+    def push(self, token: int) -> bool:
+        """Takes the completion's next token; true if a stop string is complete with it. Never asked again after."""
+        ...
+
+
+class GrammarMatcher(Protocol):
+    """Where one row's completion stands in its grammar."""
+
+    def fill(self, drafts: Sequence[int], masks: "npt.NDArray[np.uint32]") -> int:
+        """Writes into masks [len(drafts) + 1, words] which tokens may stand at each position of a block, one bit each.
+
+        Token t is bit t % 32 of word t // 32. masks[j] holds for the position behind the first j drafts. Returns how
+        many drafts from the start the grammar allows; masks past that position are left as they are. Does not move.
+        """
+        ...
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Moves past tokens of the completion, an end token possibly last."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingLimit:
+    """How long a row may think: after `max_tokens` tokens of thinking, `close_token` is put.
+
+    `is_open` says that the prompt opens the thinking block; else the completion does if its first token is
+    `open_token` (None: the model has no such token), which is not counted.
+    """
+
+    max_tokens: int
+    open_token: int | None
+    close_token: int
+    is_open: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One row for the engine: prompt token ids (at least one) and its budget of completion tokens (at least one)."""
+    """One row for the engine: prompt token ids (at least one) and its budget of completion tokens (at least one).
+
+    The samples of a prompt have equal `tokens`; requests of one row number share its prefill. `noise_key` (64 bits) is
+    what distinguishes this row's chance from any other's: made of seed, row identity and sample. The matchers belong to
+    this request alone and move with it. Of `sampling` the engine reads what chooses tokens; the budget that holds is
+    `max_tokens` here.
+    """
 
     key: RowKey
     tokens: Sequence[int]
     max_tokens: int
+    sampling: Sampling = Sampling()
+    noise_key: int = 0
+    stop_matcher: StopMatcher | None = None
+    grammar_matcher: GrammarMatcher | None = None
+    thinking_limit: ThinkingLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +176,7 @@ class Generation:
     prefill_s: float
     decode_s: float
     queue_s: float = 0.0
+    logprobs: tuple[float, ...] | None = None
 
 
 class Decoder(Protocol):
