@@ -7,7 +7,7 @@ is imported only by `load`. `check_pair` tells from config files alone whether a
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from batchgen.engine.blas import Blas, preload
 
@@ -21,10 +21,12 @@ BLAS = preload()
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How to decode. None leaves a choice to the engine; nothing here but `eos_token_ids` and `dtype` changes tokens.
+    """How to decode. None leaves a choice to the engine. Only `eos_token_ids` and `dtype` change tokens, and `coupling`
+    those of sampled rows: under `rejection` they depend on the drafter and on `block_size` too.
 
     `block_size` counts the anchor and its drafts; it is the drafter's own where None, and 1 without a drafter.
-    `dtype` is float32, bfloat16 or float16; None is float32 on a CPU and the checkpoint's own on a GPU.
+    `dtype` is float32, bfloat16 or float16; None is float32 on a CPU and the checkpoint's own on a GPU. `logprobs` asks
+    for the log probability of every token.
     """
 
     eos_token_ids: frozenset[int]
@@ -33,6 +35,8 @@ class EngineOptions:
     block_size: int | None = None
     prefill_chunk: int = 512
     dtype: str | None = None
+    coupling: Literal["shared", "rejection"] = "shared"
+    logprobs: bool = False
 
 
 def check_pair(model: Path, drafter: Path | None, vocab_size: int | None = None) -> None:

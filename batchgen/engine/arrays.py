@@ -1,4 +1,4 @@
-"""Whole numbers between host and device, typed. Reading waits for the device; everything else in the engine is lazy."""
+"""Numbers between host and device, typed. Reading waits for the device; everything else in the engine is lazy."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -19,3 +19,8 @@ def read_ints(array: mx.array) -> list[int]:
 def read_int_rows(array: mx.array) -> list[list[int]]:
     """The rows of an integer array [N, M]."""
     return cast(list[list[int]], array.tolist())
+
+
+def read_float_rows(array: mx.array) -> list[list[float]]:
+    """The rows of a floating array [N, M]."""
+    return cast(list[list[float]], array.tolist())

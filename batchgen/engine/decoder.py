@@ -15,6 +15,8 @@ from batchgen.engine.arrays import int_array
 from batchgen.engine.drafters.protocol import Drafter
 from batchgen.engine.prefill import PrefillGroup, choose_group
 from batchgen.engine.row import Row
+from batchgen.engine.sampling.coupling import Coupling
+from batchgen.engine.sampling.rules import Rules
 from batchgen.engine.speculative import Slots, decode_round
 from batchgen.engine.target.model import Target
 from batchgen.types import Generation, Request
@@ -25,12 +27,14 @@ _CLEAR_CACHE_ROUNDS = 256
 
 @dataclass(frozen=True, slots=True)
 class DecoderOptions:
-    """How the decoder works; none of it changes a row's tokens."""
+    """How the decoder works; none of it changes a row's tokens, but for sampled rows under `rejection` coupling."""
 
     max_rows: int
     block_size: int
     prefill_chunk: int
     bucket_slots: bool
+    coupling: Coupling = "shared"
+    logprobs: bool = False
 
 
 class BatchDecoder:
@@ -50,6 +54,7 @@ class BatchDecoder:
         self._group: PrefillGroup | None = None
         self._rows: list[Row | None] = []
         self._slots = self._empty_slots()
+        self._rules: Rules | None = None  # of the rows in the slots; None when these have changed
         self._num_rounds = 0
 
     @property
@@ -103,11 +108,18 @@ class BatchDecoder:
         return finished
 
     def _begin_group(self) -> PrefillGroup:
-        chosen = choose_group([len(request.tokens) for request, _ in self._waiting], self.options.prefill_chunk)
+        """Takes the next prompts to read together, each with all its samples that wait."""
+        prompts: dict[int, list[tuple[Request, float]]] = {}
+        for waiting in self._waiting:
+            prompts.setdefault(waiting[0].key.row, []).append(waiting)
+        samples = list(prompts.values())
+        options = self.options
+        chosen = choose_group([len(waiting[0][0].tokens) for waiting in samples], options.prefill_chunk)
         now_s = self._clock()
-        rows = [self._new_row(*self._waiting[index], now_s) for index in chosen]
-        self._waiting = deque(waiting for index, waiting in enumerate(self._waiting) if index not in set(chosen))
-        return PrefillGroup(rows, self.target, self.drafter, self.options.prefill_chunk)
+        rows = [[self._new_row(*waiting, now_s) for waiting in samples[index]] for index in chosen]
+        left = [waiting for index, waiting in enumerate(samples) if index not in set(chosen)]
+        self._waiting = deque(waiting for prompt in left for waiting in prompt)
+        return PrefillGroup(rows, self.target, self.drafter, options.prefill_chunk, options.coupling, options.logprobs)
 
     def _new_row(self, request: Request, admitted_s: float, now_s: float) -> Row:
         counts = [0] * self.options.block_size
@@ -116,42 +128,42 @@ class BatchDecoder:
     def _prefill_turn(self, group: PrefillGroup) -> list[Generation]:
         """Reads a chunk; rows that reached their prompt's end move to slots, or are finished by their first token."""
         done = group.turn(self._clock)
-        rows = {index: row for index in done if (row := group.rows[index]) is not None}
-        self._join(group, {index: row for index, row in rows.items() if row.finish_reason is None})
-        for index in done:
-            group.rows[index] = None
+        self._join(group, [(place, row) for place, row in done if row.finish_reason is None])
         if group.num_rows == 0:
             self._group = None
-        return [row.generation(row.first_token_s) for row in rows.values() if row.finish_reason is not None]
+        return [row.generation(row.first_token_s) for _, row in done if row.finish_reason is not None]
 
-    def _join(self, group: PrefillGroup, rows: dict[int, Row]) -> None:
+    def _join(self, group: PrefillGroup, rows: Sequence[tuple[int, Row]]) -> None:
+        """Copies each row's caches from its prompt's place in the group."""
         if not rows:
             return
+        self._rules = None
         free = [slot for slot, row in enumerate(self._rows) if row is None]
         if len(free) < len(rows):
             num_slots = self._bucket(len(self._rows) - len(free) + len(rows))
             free += range(len(self._rows), num_slots)
             self._rows += [None] * (num_slots - len(self._rows))
             self._slots.resize(num_slots)
-        chosen, sources = free[: len(rows)], list(rows)
+        chosen, sources = free[: len(rows)], [place for place, _ in rows]
         self._slots.state.put(chosen, group.state, sources)
         if self._slots.context is not None and group.context is not None:
             self._slots.context.put(chosen, group.context, sources)
-        self._slots.anchors[int_array(chosen)] = int_array([row.tokens[-1] for row in rows.values()])
-        for slot, row in zip(chosen, rows.values(), strict=True):
+        self._slots.anchors[int_array(chosen)] = int_array([row.tokens[-1] for _, row in rows])
+        for slot, (_, row) in zip(chosen, rows, strict=True):
             self._rows[slot] = row
 
     def _round(self) -> list[Generation]:
         self._compact()
         lengths = [0 if row is None else row.block_length(self.options.block_size) for row in self._rows]
-        verdict = decode_round(self.target, self.drafter, self._slots, lengths)
+        self._rules = self._rules or Rules(self._rows, self.options.logprobs)
+        verdict = decode_round(self.target, self.drafter, self._slots, lengths, self._rules, self.options.coupling)
         now_s = self._clock()
         left: list[int] = []
         finished: list[Generation] = []
         for slot, row in enumerate(self._rows):
             if row is None:
                 continue
-            row.emit(verdict.choices[slot], verdict.num_accepted[slot], lengths[slot])
+            row.emit(verdict.tokens[slot], verdict.num_accepted[slot], lengths[slot], verdict.logprobs[slot])
             if row.finish_reason is not None:
                 left.append(slot)
                 finished.append(row.generation(now_s))
@@ -163,6 +175,8 @@ class BatchDecoder:
         return finished
 
     def _leave(self, slots: Sequence[int]) -> None:
+        if slots:
+            self._rules = None
         if not self._num_decoding:
             self._rows, self._slots = [], self._empty_slots()
             return
@@ -180,6 +194,7 @@ class BatchDecoder:
             return
         live = [slot for slot, row in enumerate(self._rows) if row is not None]
         keep = live + [slot for slot, row in enumerate(self._rows) if row is None][: wanted - len(live)]
+        self._rules = None
         self._slots.take(keep)
         self._rows = [self._rows[slot] for slot in keep]
 

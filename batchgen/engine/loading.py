@@ -33,5 +33,7 @@ def load_decoder(model: Path, drafter: Path | None, options: EngineOptions) -> B
         block_size=block_size,
         prefill_chunk=options.prefill_chunk,
         bucket_slots=on_gpu,
+        coupling=options.coupling,
+        logprobs=options.logprobs,
     )
     return BatchDecoder(target, draft_model, chosen, options.eos_token_ids, options.clock)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from batchgen.engine.arrays import int_array, read_int_rows, read_ints
+from batchgen.engine.arrays import int_array, read_float_rows, read_int_rows, read_ints
 from batchgen.engine.caches.context import DraftContext
 from batchgen.engine.drafters.protocol import Drafter
+from batchgen.engine.sampling.coupling import Coupling, decide
+from batchgen.engine.sampling.rules import Rules
 from batchgen.engine.target.model import Target
 from batchgen.engine.target.state import TargetState
 
@@ -44,38 +46,56 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a round decided, on the host: per row the target's choice at each position of its block, and how many
-    drafts matched it."""
+    """What a round decided, on the host: per row the tokens of its block, how many of them are drafts that stand (the
+    next is the target's own), and the tokens' log probabilities, empty where nobody asks for them."""
 
-    choices: list[list[int]]
+    tokens: list[list[int]]
     num_accepted: list[int]
+    logprobs: list[list[float]]
 
 
-def count_accepted(drafts: mx.array, choices: mx.array, block_lengths: mx.array) -> mx.array:
-    """How many drafts [R, L - 1] equal the target's choices [R, L] from the start, within each row's block; [R]."""
-    inside = mx.arange(drafts.shape[1]) < (block_lengths - 1)[:, None]
-    agree = (drafts == choices[:, :-1]) & inside
-    return mx.cumprod(agree.astype(mx.int32), axis=1).sum(axis=1)
-
-
-def decode_round(target: Target, drafter: Drafter | None, slots: Slots, block_lengths: Sequence[int]) -> Verdict:
+def decode_round(
+    target: Target,
+    drafter: Drafter | None,
+    slots: Slots,
+    block_lengths: Sequence[int],
+    rules: Rules,
+    coupling: Coupling,
+) -> Verdict:
     """Runs one round over all slots; a slot with block length 0 is empty and stays so.
 
-    The one host synchronisation is at its end.
+    The one host synchronisation is at its end; with a grammar there is another, for the drafts, while the target works.
     """
     block = max(block_lengths)
     lengths = int_array(block_lengths)
-    tokens = slots.anchors[:, None]
+    tokens, proposal = slots.anchors[:, None], None
     if drafter is not None and slots.context is not None and block > 1:
-        drafts = drafter.propose(slots.context, slots.anchors, block, mx.maximum(lengths, 1))
-        tokens = mx.concatenate([tokens, drafts], axis=1)
+        least = mx.maximum(lengths, 1)
+        proposal = drafter.propose_by(slots.context, slots.anchors, block, least, rules, coupling)
+        tokens = mx.concatenate([tokens, proposal.drafts], axis=1)
     logits, features = target.verify(slots.state, tokens)
-    choices = mx.argmax(logits, axis=-1).astype(mx.int32)
-    num_accepted = count_accepted(tokens[:, 1:], choices, lengths)
-    counts = mx.where(lengths > 0, num_accepted + 1, 0)
+    allowed = _grammar_masks(rules, tokens, logits)
+    decision = decide(rules, coupling, logits, slots.anchors, proposal, lengths, allowed)
+    counts = mx.where(lengths > 0, decision.num_accepted + 1, 0)
     slots.state.commit(counts, tokens.shape[1])
     if drafter is not None and slots.context is not None and features is not None:
         drafter.extend(slots.context, features, counts)
-    slots.anchors = mx.take_along_axis(choices, num_accepted[:, None], axis=1)[:, 0]
-    mx.async_eval(choices, num_accepted, slots.arrays())
-    return Verdict(read_int_rows(choices), read_ints(num_accepted))
+    rules.advance(tokens, counts)
+    slots.anchors = mx.take_along_axis(decision.tokens, decision.num_accepted[:, None], axis=1)[:, 0]
+    logprobs = [] if decision.logprobs is None else [decision.logprobs]
+    mx.async_eval(decision.tokens, decision.num_accepted, logprobs, slots.arrays(), rules.arrays())
+    return Verdict(
+        tokens=read_int_rows(decision.tokens),
+        num_accepted=read_ints(decision.num_accepted),
+        logprobs=read_float_rows(logprobs[0]) if logprobs else [[] for _ in block_lengths],
+    )
+
+
+def _grammar_masks(rules: Rules, tokens: mx.array, logits: mx.array) -> mx.array | None:
+    """What the rows' grammars allow behind each of tokens [R, L]; found on the host while the target works."""
+    if not rules.has_grammar:
+        return None
+    mx.async_eval(tokens)
+    mx.async_eval(logits)
+    drafts = [row[1:] for row in read_int_rows(tokens)]
+    return rules.grammar_masks(drafts, logits.shape[-1])

@@ -28,18 +28,18 @@ class Recorder:
     decoder: BatchDecoder
     passes: dict[int, list[tuple[list[int], int]]] = field(default_factory=lambda: defaultdict(list))
 
-    def round(self, target, drafter, slots, block_lengths):
+    def round(self, target, drafter, slots, block_lengths, rules, coupling):
         proposals: list[list[list[int]]] = []
 
         class Watched:
             extend = staticmethod(drafter.extend)
 
-            def propose(self, *arguments):
-                drafts = drafter.propose(*arguments)
-                proposals.append(drafts.tolist())
-                return drafts
+            def propose_by(self, *arguments):
+                proposal = drafter.propose_by(*arguments)
+                proposals.append(proposal.drafts.tolist())
+                return proposal
 
-        verdict = decode_round(target, Watched(), slots, block_lengths)
+        verdict = decode_round(target, Watched(), slots, block_lengths, rules, coupling)
         for slot, row in enumerate(self.decoder._rows):
             if row is not None and proposals:
                 proposed = proposals[0][slot][: block_lengths[slot] - 1]

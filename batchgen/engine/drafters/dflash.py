@@ -10,15 +10,21 @@ import mlx.core as mx
 
 from batchgen.engine.caches.context import MAX_APPEND, DraftContext, key_positions
 from batchgen.engine.drafters.dflash2 import DFlash2Model
+from batchgen.engine.drafters.drawing import draw_drafts
 from batchgen.engine.drafters.model import DFlashModel, KeysValues
-from batchgen.engine.drafters.selector import greedy_path
+from batchgen.engine.drafters.selector import greedy_path, top_candidates
 from batchgen.engine.drafters.visibility import visibility
+from batchgen.engine.sampling.coupling import Coupling, Proposal
+from batchgen.engine.sampling.rules import Rules
 
 ArrayFunction = Callable[[mx.array], mx.array]
 
+# Version 1 has no candidates of its own. Tokens beyond its best few are drawn too rarely to be worth their noise.
+_NUM_CANDIDATES = 64
+
 
 class DFlashDrafter:
-    """A drafter for greedy decoding.
+    """A drafter for blocks of many rows.
 
     `embed` maps token ids [...] to the target's embeddings [..., H], its own scale included; `head` maps final states
     [..., H] to logits, without the target's softcap. `compiled` fuses the proposal's small operations; it pays on a
@@ -31,6 +37,9 @@ class DFlashDrafter:
         self._embed = embed
         self._head = head
         self._draft: Callable[..., mx.array] = mx.compile(self._draft_tokens) if compiled else self._draft_tokens
+        self._forward: Callable[..., tuple[mx.array, mx.array]] = (
+            mx.compile(self.hidden_and_logits) if compiled else self.hidden_and_logits
+        )
 
     @property
     def block_size(self) -> int:
@@ -63,6 +72,29 @@ class DFlashDrafter:
         if block_lengths is None:
             block_lengths = mx.full(anchors.shape, block, dtype=mx.int32)
         return self._draft(context.keys_values(), context.lengths, anchors, block_lengths, block)
+
+    def propose_by(
+        self,
+        context: DraftContext,
+        anchors: mx.array,
+        block: int,
+        block_lengths: mx.array,
+        rules: Rules,
+        coupling: Coupling,
+    ) -> Proposal:
+        """Drafts under the rows' rules; see `Drafter.propose_by`."""
+        arguments = (context.keys_values(), context.lengths, anchors, block_lengths, block)
+        if not (rules.is_sampled or rules.adjusts_drafts):
+            return Proposal(self._draft(*arguments))
+        hidden, logits = self._forward(*arguments)
+        if rules.adjusts_drafts:
+            logits = rules.adjust_drafts(logits, anchors)
+        if isinstance(self.model, DFlash2Model):
+            tokens, scores = self.model.candidate_selector.transitions(hidden, logits, anchors)
+        else:
+            tokens, unary = top_candidates(logits, min(_NUM_CANDIDATES, logits.shape[-1]))
+            scores = mx.broadcast_to(unary[:, :, None, :], (*unary.shape, unary.shape[-1]))
+        return draw_drafts(rules, coupling, tokens, scores)
 
     def hidden_and_logits(
         self,

@@ -6,6 +6,8 @@ from typing import Protocol
 import mlx.core as mx
 
 from batchgen.engine.caches.context import DraftContext
+from batchgen.engine.sampling.coupling import Coupling, Proposal
+from batchgen.engine.sampling.rules import Rules
 
 
 class Drafter(Protocol):
@@ -36,5 +38,21 @@ class Drafter(Protocol):
 
         With block_lengths [R] (1 to block), row r drafts as it would in a block of that length; its entries from
         block_lengths[r] - 1 on are arbitrary token ids. Leaves the context as it is.
+        """
+        ...
+
+    def propose_by(
+        self,
+        context: DraftContext,
+        anchors: mx.array,
+        block: int,
+        block_lengths: mx.array,
+        rules: Rules,
+        coupling: Coupling,
+    ) -> Proposal:
+        """The same drafts as the rows' rules would have them: what `propose` gives for rows without any.
+
+        A sampled row's drafts are drawn at its temperature; with shared coupling by the very noise that the target's
+        own choice will be made with.
         """
         ...

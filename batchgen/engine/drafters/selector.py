@@ -21,11 +21,8 @@ class CandidateSelector(nn.Module):
         self.hidden_projection = nn.Linear(config.hidden_size, config.selector_rank, bias=False)
 
     def candidates(self, logits: mx.array) -> tuple[mx.array, mx.array]:
-        """The top_k token ids of logits [..., V] in ascending order [..., k] int32, and their logits, in float32."""
-        first = logits.shape[-1] - self.top_k
-        best = mx.argpartition(logits, first, axis=-1)[..., first:]
-        tokens = mx.sort(best.astype(mx.int32), axis=-1)
-        return tokens, mx.take_along_axis(logits, tokens, axis=-1).astype(mx.float32)
+        """The best tokens of logits [..., V] and their logits, as `top_candidates` gives them."""
+        return top_candidates(logits, self.top_k)
 
     def scores(self, hidden: mx.array, predecessors: mx.array, tokens: mx.array, logits: mx.array) -> mx.array:
         """scores[..., p, c] of candidate c after predecessor p, in float32: bf16 would round the bigram term away.
@@ -49,12 +46,25 @@ class CandidateSelector(nn.Module):
         return tokens, self.scores(hidden, predecessors, tokens, unary)
 
 
-def greedy_path(tokens: mx.array, scores: mx.array) -> mx.array:
-    """The path of best scores, each step given the one before: tokens [N, S, k], scores [N, S, k, k] -> [N, S]."""
+def top_candidates(logits: mx.array, top_k: int) -> tuple[mx.array, mx.array]:
+    """The top_k token ids of logits [..., V] in ascending order [..., k] int32, and their logits, in float32."""
+    first = logits.shape[-1] - top_k
+    best = mx.argpartition(logits, first, axis=-1)[..., first:]
+    tokens = mx.sort(best.astype(mx.int32), axis=-1)
+    return tokens, mx.take_along_axis(logits, tokens, axis=-1).astype(mx.float32)
+
+
+def walk(scores: mx.array) -> mx.array:
+    """Which candidate each step takes, the best one given the step before: scores [N, S, k, k] -> [N, S]."""
     successors = mx.argmax(scores, axis=-1)
     choice = successors[:, 0, :1]
     path = [choice]
-    for step in range(1, tokens.shape[1]):
+    for step in range(1, scores.shape[1]):
         choice = mx.take_along_axis(successors[:, step], choice, axis=-1)
         path.append(choice)
-    return mx.take_along_axis(tokens, mx.stack(path, axis=1), axis=-1)[..., 0]
+    return mx.concatenate(path, axis=1)
+
+
+def greedy_path(tokens: mx.array, scores: mx.array) -> mx.array:
+    """The path of best scores, each step given the one before: tokens [N, S, k], scores [N, S, k, k] -> [N, S]."""
+    return mx.take_along_axis(tokens, walk(scores)[..., None], axis=-1)[..., 0]
