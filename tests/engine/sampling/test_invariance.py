@@ -84,7 +84,9 @@ def test_the_key_is_what_makes_a_row_its_own(folders):
     engine = decoder(folders["hybrid"], None, 16)
     first = texts(decode(engine, asked))
     again = texts(decode(engine, [replace(request, noise_key=request.noise_key ^ 1) for request in asked]))
-    assert sum(a == b for a, b in zip(first, again, strict=True)) == 0
+    pairs = list(zip(first, again, strict=True))
+    assert sum(a == b for a, b in pairs) <= 1
+    assert sum(a[:3] == b[:3] for a, b in pairs) < len(pairs) / 2
 
 
 def test_rejection_keeps_greedy_rows_and_is_a_function_of_the_block(folders, plain):
