@@ -8,7 +8,7 @@ from batchgen.engine.decoder import BatchDecoder
 from batchgen.types import Generation, Request, RowKey, Sampling
 from tests.engine.builders import prompt_tokens
 
-EOS = frozenset({30, 59})
+EOS = frozenset({30})
 MAX_TOKENS = 24
 
 BIAS = ((3, 2.5), (11, -50.0), (40, 1.0), (41, -2.0))
