@@ -11,7 +11,10 @@ _TINY = 1e-300
 
 
 def p_value(counts: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
-    """How likely counts as uneven as these are under `probabilities` (of the same shape, in sum 1)."""
+    """How likely counts as uneven as these are under `probabilities` (of the same shape, in sum 1).
+
+    Refuses what could not fail: probabilities that leave one outcome.
+    """
     observed = np.asarray(counts, np.float64).ravel()
     expected = np.asarray(probabilities, np.float64).ravel() * observed.sum()
     if np.any(observed[expected == 0] > 0):
@@ -20,6 +23,7 @@ def p_value(counts: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
     observed = np.append(observed[~rare], observed[rare].sum())
     expected = np.append(expected[~rare], expected[rare].sum())
     is_there = expected > 0
+    assert is_there.sum() > 1, "one outcome only: nothing to test"
     statistic = float(np.sum((observed[is_there] - expected[is_there]) ** 2 / expected[is_there]))
     return survival(statistic, int(is_there.sum()) - 1)
 

@@ -36,3 +36,8 @@ def test_fair_counts_have_any_p_value_and_others_none():
 def test_what_cannot_be_must_not_be():
     assert p_value([5_000, 5_000, 1], [0.5, 0.5, 0.0]) == 0
     assert p_value([5_000, 5_000, 0], [0.5, 0.5, 0.0]) == 1
+
+
+def test_a_test_that_cannot_fail_is_refused():
+    with pytest.raises(AssertionError, match="nothing to test"):
+        p_value([5_000, 0], [1.0, 0.0])
