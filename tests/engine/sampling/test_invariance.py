@@ -2,26 +2,14 @@
 
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from batchgen.types import RowKey
-from tests.engine.builders import tiny_dense, tiny_drafter, tiny_hybrid
 from tests.engine.sampling.rows import SETTINGS, decode, decoder, requests, texts
 
 KINDS = ("hybrid", "qwen3")
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    made = {"hybrid": tiny_hybrid(root / "hybrid", 1), "qwen3": tiny_dense(root / "qwen3", 2)}
-    for kind in KINDS:
-        made[f"{kind}-v2"] = tiny_drafter(root / f"{kind}-v2", 3, made[kind])
-        made[f"{kind}-v1"] = tiny_drafter(root / f"{kind}-v1", 4, made[kind], version=1)
-    return made
 
 
 @pytest.fixture(scope="module")

@@ -146,10 +146,10 @@ def test_a_drafter_is_told_what_is_known_before_any_draft():
 # Decoding: greedy rows under penalties, several of them in one batch.
 PENALISED = (
     Sampling(repetition_penalty=1.8),
-    Sampling(repetition_penalty=1.5, repetition_context_size=4),
+    Sampling(repetition_penalty=3.0, repetition_context_size=4),
     Sampling(presence_penalty=2.0, presence_context_size=40),
     Sampling(frequency_penalty=1.5, frequency_context_size=9),
-    Sampling(logit_bias=((3, 6.0), (11, -50.0), (40, 5.0))),
+    Sampling(logit_bias=((3, 6.0), (10, -50.0), (50, -8.0))),
     Sampling(),
     Sampling(
         repetition_penalty=1.3,
@@ -166,7 +166,7 @@ PROMPTS = [prompt_tokens(seed, length) for seed, length in enumerate((1, 2, 30, 
 
 def requests():
     return [
-        Request(RowKey(2 * row + turn, 0), PROMPTS[(row + 3 * turn) % len(PROMPTS)], MAX_TOKENS, sampling)
+        Request(RowKey(2 * row + turn, 0), PROMPTS[(row + 2 * turn) % len(PROMPTS)], MAX_TOKENS, sampling)
         for row, sampling in enumerate(PENALISED)
         for turn in range(2)
     ]
