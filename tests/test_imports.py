@@ -23,6 +23,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "prompts": (*BASE, "job"),
     "schedule": BASE,
     "engine": BASE,
+    "grammar": BASE,
     "journal": (*BASE, "job.fingerprint"),
     "output": (*BASE, "journal.log", "journal.keys", "journal.disk"),
     "backend": (*BASE, "hub", "job", "prompts", "schedule", "engine"),

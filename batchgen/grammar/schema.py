@@ -1,0 +1,178 @@
+"""JSON schemas as they are accepted here: every keyword has an effect or is refused, with its place.
+
+llguidance passes over keywords that it does not know, and names no place for those it does; so documents are walked
+here before it sees them. Places are JSON pointers (RFC 6901) with a leading `#`.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from batchgen.grammar.errors import GrammarError
+
+_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SCHEMAS = ("items", "additionalProperties")
+_VALUES = (
+    "type",
+    "enum",
+    "const",
+    "format",
+    "pattern",
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+    "required",
+    "$ref",
+)
+# What says nothing about values by JSON Schema's own rules, and what tools write beside it.
+_NOTES = (
+    "$schema",
+    "$id",
+    "$comment",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "discriminator",
+)
+KEYWORDS = frozenset((*_SCHEMA_MAPS, *_SCHEMA_LISTS, *_SCHEMAS, *_VALUES, *_NOTES))
+_DRAFT = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/20(19-09|20-12))/schema#?")
+
+Schema = dict[str, Any]
+
+
+def read_schema(text: str) -> Schema:
+    """The schema in a JSON text. Raises GrammarError if it is no JSON object or holds what is refused."""
+    try:
+        schema = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
+    except GrammarError:
+        raise
+    except ValueError as error:
+        raise GrammarError(f"is not JSON: {error}") from error
+    except RecursionError as error:
+        raise GrammarError("is nested too deeply") from error
+    if not isinstance(schema, dict):
+        raise GrammarError(f"must be a JSON object, and is {_kind(schema)}")
+    for pointer, part in subschemas(schema):
+        _check_part(pointer, part)
+        if "$ref" in part and not _points_somewhere(schema, part["$ref"]):
+            raise GrammarError(f"at {pointer}/$ref: {json.dumps(part['$ref'])} points to nothing")
+    return schema
+
+
+def subschemas(schema: Schema, pointer: str = "#") -> Iterator[tuple[str, Schema]]:
+    """The schema and all schemas in it that are objects, outer ones first, each with its pointer."""
+    yield pointer, schema
+    for keyword, value in schema.items():
+        place = f"{pointer}/{_escape(keyword)}"
+        children: list[tuple[str, Any]] = []
+        if keyword in _SCHEMA_MAPS and isinstance(value, dict):
+            children = [(f"{place}/{_escape(name)}", child) for name, child in value.items()]
+        elif keyword in _SCHEMA_LISTS and isinstance(value, list):
+            children = [(f"{place}/{index}", child) for index, child in enumerate(value)]
+        elif keyword in _SCHEMAS:
+            children = [(place, value)]
+        for child_place, child in children:
+            if isinstance(child, dict):
+                yield from subschemas(child, child_place)
+
+
+def locate(schema: Schema, message: str, refusal_of: Callable[[Schema], str | None]) -> str:
+    """The pointer of the innermost schema that is refused with this message by itself; `#` if none is."""
+    moved = _move_references(schema)
+    found = "#"
+    for pointer, part in subschemas(schema):
+        alone = {"$ref": f"#/$defs/whole{pointer[1:]}", "$defs": {"whole": moved}}
+        # What refers to the fault is not its place.
+        if pointer.startswith(found) and "$ref" not in part and refusal_of(alone) == message:
+            found = pointer
+    return found
+
+
+def _check_part(pointer: str, part: Schema) -> None:
+    for keyword, value in part.items():
+        if keyword not in KEYWORDS:
+            near = difflib.get_close_matches(keyword, KEYWORDS, n=1, cutoff=0.8)
+            hint = f", did you mean {near[0]}" if near else ""
+            raise GrammarError(f"at {pointer}: the keyword {json.dumps(keyword)} is not supported{hint}")
+        fault = _fault(pointer, keyword, value)
+        if fault is not None:
+            raise GrammarError(f"at {pointer}/{_escape(keyword)}: {fault}")
+
+
+def _fault(pointer: str, keyword: str, value: Any) -> str | None:
+    """What is wrong with a keyword's value, of what llguidance would misread or report without a place."""
+    if keyword == "$ref" and not (isinstance(value, str) and (value == "#" or value.startswith("#/"))):
+        return f"{json.dumps(value)} does not point into this schema (# or #/...), and nothing else is read"
+    if keyword == "$schema" and not (isinstance(value, str) and _DRAFT.fullmatch(value)):
+        return f"{json.dumps(value)} is no draft of JSON Schema from 04 to 2020-12"
+    if keyword == "$id" and pointer != "#":
+        return "may stand at the top only"
+    if keyword in ("$defs", "definitions") and not isinstance(value, dict):
+        return f"must be an object, and is {_kind(value)}"
+    if keyword == "items" and isinstance(value, list):
+        return "must be one schema; schemas of the first items go under prefixItems"
+    if keyword in ("exclusiveMinimum", "exclusiveMaximum") and isinstance(value, bool):
+        return "must be a number"
+    return None
+
+
+def _points_somewhere(schema: Schema, reference: str) -> bool:
+    target: Any = schema
+    for name in unquote(reference).split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+            target = target[int(name)]
+        elif isinstance(target, dict) and name in target:
+            target = target[name]
+        else:
+            return False
+    return isinstance(target, dict | bool)
+
+
+def _move_references(value: Any) -> Any:
+    """The same document, its references fit for standing at #/$defs/whole."""
+    if isinstance(value, list):
+        return [_move_references(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    moved = {key: _move_references(item) for key, item in value.items() if key not in ("$id", "$schema")}
+    if isinstance(moved.get("$ref"), str):
+        moved["$ref"] = f"#/$defs/whole{moved['$ref'][1:]}"
+    return moved
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise GrammarError(f"has the name {json.dumps(name)} twice in one object")
+    return dict(pairs)
+
+
+def _refuse_constant(name: str) -> None:
+    raise GrammarError(f"is not JSON: {name} is no JSON value")
+
+
+def _escape(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
