@@ -2,6 +2,9 @@
 
 JSON is written on one line: no white space but at most one space after a comma or colon. With white space wherever JSON
 allows it, a model could write spaces until its budget ends.
+
+llguidance is told not to force tokens: where only one text can follow, it would else allow one way alone of cutting it
+into tokens, and not the one that the model is used to.
 """
 
 import json
@@ -16,6 +19,7 @@ from batchgen.grammar.schema import Schema, locate, read_schema
 from batchgen.types import Grammar
 
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?", "lenient": False}
+_HEADER = '%llguidance {"no_forcing": true}\n'
 _SYMBOL = re.compile(r"[^0-9A-Za-z_\s]|\s", re.ASCII)
 _PLACED = re.compile(r"regex parse error:\n    (?P<line>.*)\n    (?P<caret> *)\^+\nerror: (?P<reason>[^\n]*)")
 _MULTILINE = re.compile(r"regex parse error:.*?\nerror: (?P<reason>[^\n]*)", re.DOTALL)
@@ -35,7 +39,7 @@ def check_grammar(grammar: Grammar) -> None:
     mask = np.zeros(9, dtype=np.uint32)
     matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
     may_go_on = mask[:8].any()
-    if matcher.is_error() and not matcher.get_error().startswith(_NO_TEXT):
+    if matcher.is_error() and not has_no_way_on(matcher.get_error()):
         raise GrammarError(one_line(matcher.get_error()))
     if not may_go_on and not matcher.is_accepting():
         raise GrammarError("no text at all fits it")
@@ -53,6 +57,11 @@ def compile_grammar(grammar: Grammar) -> str:
     return _compile_regex(pattern)
 
 
+def has_no_way_on(message: str) -> bool:
+    """Whether llguidance stopped only because no byte could follow, rather than at a limit of its own."""
+    return message.startswith(_NO_TEXT)
+
+
 def one_line(message: str) -> str:
     """llguidance's reason alone, without its excerpts and state."""
     reason = " ".join(message.partition("<state>")[0].split())
@@ -63,20 +72,16 @@ def _compile_schema(schema: Schema) -> str:
     message = _schema_refusal(schema)
     if message is not None:
         raise GrammarError(f"at {locate(schema, message, _schema_refusal)}: {_reason_of(message)}")
-    return _schema_source(schema)
-
-
-def _schema_source(schema: Schema) -> str:
-    from llguidance import LLMatcher
-
-    try:
-        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_LAYOUT)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise GrammarError(one_line(str(error))) from error
+    return f"{_HEADER}start: %json {json.dumps({**schema, 'x-guidance': _LAYOUT})}"
 
 
 def _schema_refusal(schema: Schema) -> str | None:
-    message = _refusal(_schema_source(schema))
+    from llguidance import LLMatcher
+
+    try:
+        message = _refusal(LLMatcher.grammar_from_json_schema(json.dumps(schema)))
+    except ValueError as error:
+        raise GrammarError(one_line(str(error))) from error
     return None if message is None else message.partition(_REFERRED)[0]
 
 
@@ -87,7 +92,7 @@ def _compile_regex(pattern: str) -> str:
     message = _refusal(source)
     if message is not None:
         raise GrammarError(_reason_of(message))
-    return source
+    return _HEADER + str(json.loads(source)["grammars"][0]["lark_grammar"])
 
 
 def _refusal(source: str) -> str | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from batchgen.grammar.check import has_no_way_on, one_line
 from batchgen.grammar.thinking import MAX_LINE_ENDS, Marker
 from batchgen.grammar.vocabulary import Vocabulary, Words
 
@@ -63,7 +64,7 @@ class TokenMatcher:
             mask = masks[num_allowed]
             self._write(place, mask)
             if not mask.any():
-                self._stuck = _Stuck(self._num_tokens + num_allowed, self._inner.get_error() or "no token can follow")
+                self._stuck = _Stuck(self._num_tokens + num_allowed, self._reason())
                 mask[:] = self._vocabulary.ends
             if draft is None or not mask[draft // 32] >> np.uint32(draft % 32) & np.uint32(1):
                 break
@@ -91,6 +92,10 @@ class TokenMatcher:
         if self._stuck is None or num_tokens <= self._stuck.num_tokens:
             return None
         return self._stuck.reason
+
+    def _reason(self) -> str:
+        message = self._inner.get_error()
+        return one_line(message) if message and not has_no_way_on(message) else "no token can follow"
 
     def _write(self, place: Place, mask: Words) -> None:
         """Into mask [words], what may stand at a place."""
