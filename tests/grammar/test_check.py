@@ -1,0 +1,138 @@
+"""What is said of grammars that cannot be used; no tokenizer is needed for it."""
+
+import builtins
+import importlib
+import json
+import sys
+
+import pytest
+
+from batchgen.errors import JobError
+from batchgen.grammar import GrammarError, check_grammar, require_llguidance
+from batchgen.types import Grammar
+from tests.grammar.builders import choice, regex, schema, small_factory
+
+OBJECT = {"type": "object"}
+SCHEMAS = [
+    ({"properties": {"a": {"type": "strin"}}}, "at #/properties/a: Invalid type: strin"),
+    (
+        {"properties": {"a/b": {"maxlength": 3}}},
+        'at #/properties/a~1b: the keyword "maxlength" is not supported, did you mean maxLength',
+    ),
+    ({"items": {"uniqueItems": True}}, 'at #/items: the keyword "uniqueItems" is not supported'),
+    ({"anyOf": [{}, {"not": {}}]}, 'at #/anyOf/1: the keyword "not" is not supported'),
+    ({"$defs": {"unused": {"if": {}}}}, 'at #/$defs/unused: the keyword "if" is not supported'),
+    ({"x-guidance": {"lenient": True}}, 'at #: the keyword "x-guidance" is not supported'),
+    ({"nullable": True}, 'at #: the keyword "nullable" is not supported'),
+    (
+        {"properties": {"a": {"$ref": "https://example.com/a.json"}}},
+        'at #/properties/a/$ref: "https://example.com/a.json" does not point into this schema (# or #/...), '
+        "and nothing else is read",
+    ),
+    ({"$ref": "#/$defs/a~1b", "$defs": {"ab": {}}}, 'at #/$ref: "#/$defs/a~1b" points to nothing'),
+    ({"prefixItems": [{"$id": "x"}]}, "at #/prefixItems/0/$id: may stand at the top only"),
+    ({"$schema": "draft 3"}, 'at #/$schema: "draft 3" is no draft of JSON Schema from 04 to 2020-12'),
+    ({"items": [{}]}, "at #/items: must be one schema; schemas of the first items go under prefixItems"),
+    ({"$defs": []}, "at #/$defs: must be an object, and is a list"),
+    ({"exclusiveMinimum": True}, "at #/exclusiveMinimum: must be a number"),
+    ({"type": "string", "pattern": "a("}, 'at #: unclosed group, at character 2 of "a("'),
+    (
+        {"type": "array", "items": {"$ref": "#/$defs/s"}, "$defs": {"s": {"type": "string", "format": "zork"}}},
+        "at #/$defs/s: Unknown format: zork",
+    ),
+    (
+        {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]},
+        "at #: oneOf stands only where types or constant properties tell its schemas apart; use anyOf",
+    ),
+    ({"items": 3}, "at #: schema must be an object or boolean"),
+    ({"enum": []}, "at #: Unsatisfiable schema: anyOf is empty"),
+    ({"$ref": "#"}, "no text at all fits it"),
+    ([1], "must be a JSON object, and is a list"),
+    (True, "must be a JSON object, and is a truth value"),
+]
+TEXTS = [
+    ("json_schema", "{", "is not JSON: "),
+    ("json_schema", '{"type": "null", "type": "string"}', 'has the name "type" twice in one object'),
+    ("json_schema", '{"minimum": NaN}', "is not JSON: NaN is no JSON value"),
+    ("json_schema", "[" * 100_000, "is nested too deeply"),
+    ("json_schema", '{"items":' * 200 + "{}" + "}" * 200, "at #: recursion limit exceeded"),
+    ("json_schema", '{"pattern": "\ud800"}', "holds half of a surrogate pair, which no text has"),
+    ("regex", "a(", 'unclosed group, at character 2 of "a("'),
+    ("regex", "x+(?=y)", "look-around, including look-ahead and look-behind, is not supported, at character 3 of"),
+    ("regex", r"(a)\1", 'backreferences are not supported, at character 4 of "(a)'),
+    ("regex", r"\bword", "lookarounds not supported yet"),
+    ("regex", "(?P<n>a)\n(?P<n>b)", "duplicate capture group name"),
+    ("regex", r"[^\s\S]", "no text at all fits it"),
+    ("choice", "yes", "is not JSON: "),
+    ("choice", "[]", "must be a list of at least one text"),
+    ("choice", '{"a": 1}', "must be a list of at least one text"),
+    ("choice", '["a", 1]', "entry 1 must be text, and is 1"),
+    ("choice", '["a", "b", "a"]', '"a" stands there twice'),
+    ("choice", '["\\ud800"]', "holds half of a surrogate pair, which no text has"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), SCHEMAS, ids=[json.dumps(value)[:60] for value, _ in SCHEMAS])
+def test_schemas_that_are_refused(value: object, message: str) -> None:
+    assert message_of(schema(value)) == message
+
+
+@pytest.mark.parametrize(("kind", "text", "beginning"), TEXTS, ids=range(len(TEXTS)))
+def test_texts_that_are_refused(kind: str, text: str, beginning: str) -> None:
+    message = message_of(Grammar(kind, text))  # type: ignore[arg-type]
+    assert message.startswith(beginning)
+    assert "\n" not in message and len(message) < 400
+
+
+def message_of(grammar: Grammar) -> str:
+    with pytest.raises(GrammarError) as caught:
+        check_grammar(grammar)
+    with pytest.raises(GrammarError) as again:
+        small_factory().matcher(grammar)
+    assert str(caught.value) == str(again.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        schema({"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "a", "title": "a", "default": 1}),
+        schema({"properties": {"not": {"title": "a name, not a keyword"}, "if": True}, "examples": [{"not": 1}]}),
+        schema({"$ref": "#/properties/c%20d", "properties": {"c d": {"$ref": "#/$defs/e/prefixItems/0"}}, "$defs": {
+            "e": {"prefixItems": [{"type": "integer"}]}}}),
+        schema({"oneOf": [{"type": "string"}, {"type": "integer"}]}),
+        schema({"enum": ["x", 1, None, {"maxlength": [1.5]}]}),
+        regex(""),
+        regex("^a|b$"),
+        regex("(?i)[é-ü]{3}/\n"),
+        choice(*(f"one of many, {number}" for number in range(3000))),
+        choice("", ".*", "\\", "a/b", '"', "\x00", "\U0001f600"),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_grammars_that_stand(grammar: Grammar) -> None:
+    check_grammar(grammar)
+
+
+def test_llguidance_is_asked_for_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_llguidance("sampling.regex")
+    monkeypatch.setattr("batchgen.grammar.errors.find_spec", lambda name: None)
+    with pytest.raises(JobError) as caught:
+        require_llguidance("sampling.regex")
+    assert str(caught.value) == (
+        "sampling.regex: needs llguidance, which is not installed: pip install 'batchgen[grammar]'"
+    )
+
+
+def test_the_room_can_be_imported_without_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No module of it imports llguidance as it is loaded."""
+    real = builtins.__import__
+
+    def without(name: str, *args: object, **kwargs: object) -> object:
+        assert not name.startswith("llguidance")
+        return real(name, *args, **kwargs)  # type: ignore[arg-type]
+
+    for name in [name for name in sys.modules if name.startswith("batchgen.grammar")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert importlib.import_module("batchgen.grammar").GrammarFactory is not None
