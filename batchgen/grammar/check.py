@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from batchgen.grammar.errors import GrammarError
-from batchgen.grammar.schema import Schema, locate, read_schema
+from batchgen.grammar.schema import Schema, kind_of, locate, read_schema
 from batchgen.types import Grammar
 
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?", "lenient": False}
@@ -24,6 +24,7 @@ _SYMBOL = re.compile(r"[^0-9A-Za-z_\s]|\s", re.ASCII)
 _PLACED = re.compile(r"regex parse error:\n    (?P<line>.*)\n    (?P<caret> *)\^+\nerror: (?P<reason>[^\n]*)")
 _MULTILINE = re.compile(r"regex parse error:.*?\nerror: (?P<reason>[^\n]*)", re.DOTALL)
 _REASON_WIDTH = 300
+_EXCERPT_WIDTH = 100
 # Why llguidance stops where a grammar has no way on.
 _NO_TEXT = "NoExtension"
 # What llguidance adds to a message about a schema that is referred to.
@@ -88,6 +89,9 @@ def _schema_refusal(schema: Schema) -> str | None:
 def _compile_regex(pattern: str) -> str:
     from llguidance import LLMatcher
 
+    # llguidance would take it for an escape of the sign that it puts behind the expression.
+    if len(pattern) - len(pattern.rstrip("\\")) & 1:
+        raise GrammarError(f"nothing follows the backslash at its end, at character {len(pattern)}")
     source = LLMatcher.grammar_from_regex(pattern)
     message = _refusal(source)
     if message is not None:
@@ -108,7 +112,8 @@ def _reason_of(message: str) -> str:
         return "oneOf stands only where types or constant properties tell its schemas apart; use anyOf"
     placed = _PLACED.search(message)
     if placed is not None:
-        return f"{placed['reason']}, at character {len(placed['caret']) + 1} of {json.dumps(placed['line'])}"
+        at = len(placed["caret"])
+        return f"{placed['reason']}, at character {at + 1} of {_excerpt(placed['line'], at)}"
     several = _MULTILINE.search(message)
     if several is not None:
         return several["reason"]
@@ -117,16 +122,26 @@ def _reason_of(message: str) -> str:
     return one_line(inner.partition("\n")[0] or message)
 
 
+def _excerpt(text: str, at: int) -> str:
+    """The text in quotes, or where it is long, what stands around a place in it."""
+    first, last = (
+        (0, len(text)) if len(text) <= _EXCERPT_WIDTH else (max(0, at - _EXCERPT_WIDTH // 2), at + _EXCERPT_WIDTH // 2)
+    )
+    return ("..." if first else "") + json.dumps(text[first:last]) + ("..." if last < len(text) else "")
+
+
 def _read_choices(text: str) -> list[str]:
     try:
         choices: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise GrammarError(f"is not JSON: {error}") from error
+    except RecursionError as error:
+        raise GrammarError("is nested too deeply: it must be a list of texts") from error
     if not isinstance(choices, list) or not choices:
         raise GrammarError("must be a list of at least one text")
     for index, choice in enumerate(choices):
         if not isinstance(choice, str):
-            raise GrammarError(f"entry {index} must be text, and is {json.dumps(choice)}")
+            raise GrammarError(f"entry {index} must be text, and is {kind_of(choice)}")
     repeated = [choice for choice, count in Counter(choices).items() if count > 1]
     if repeated:
         raise GrammarError(f"{json.dumps(repeated[0])} stands there twice")

@@ -7,6 +7,7 @@ here before it sees them. Places are JSON pointers (RFC 6901) with a leading `#`
 import difflib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
@@ -53,6 +54,10 @@ _NOTES = (
 KEYWORDS = frozenset((*_SCHEMA_MAPS, *_SCHEMA_LISTS, *_SCHEMAS, *_VALUES, *_NOTES))
 _DRAFT = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/20(19-09|20-12))/schema#?")
 
+# llguidance's parser stops at 128, of which what is put around a schema takes some.
+_MAX_DEPTH = 100
+_TOO_DEEP = f"is nested more than {_MAX_DEPTH} deep"
+
 Schema = dict[str, Any]
 
 
@@ -65,31 +70,22 @@ def read_schema(text: str) -> Schema:
     except ValueError as error:
         raise GrammarError(f"is not JSON: {error}") from error
     except RecursionError as error:
-        raise GrammarError("is nested too deeply") from error
+        raise GrammarError(_TOO_DEEP) from error
+    if _depth(schema) > _MAX_DEPTH:
+        raise GrammarError(_TOO_DEEP)
     if not isinstance(schema, dict):
-        raise GrammarError(f"must be a JSON object, and is {_kind(schema)}")
+        raise GrammarError(f"must be a JSON object, and is {kind_of(schema)}")
+    targets = {pointer for pointer, part in _parts(schema) if isinstance(part, dict | bool)}
     for pointer, part in subschemas(schema):
         _check_part(pointer, part)
-        if "$ref" in part and not _points_somewhere(schema, part["$ref"]):
-            raise GrammarError(f"at {pointer}/$ref: {json.dumps(part['$ref'])} points to nothing")
+        if "$ref" in part and _pointer(part["$ref"]) not in targets:
+            raise GrammarError(f"at {pointer}/$ref: no schema stands at {json.dumps(part['$ref'])}")
     return schema
 
 
-def subschemas(schema: Schema, pointer: str = "#") -> Iterator[tuple[str, Schema]]:
+def subschemas(schema: Schema) -> Iterator[tuple[str, Schema]]:
     """The schema and all schemas in it that are objects, outer ones first, each with its pointer."""
-    yield pointer, schema
-    for keyword, value in schema.items():
-        place = f"{pointer}/{_escape(keyword)}"
-        children: list[tuple[str, Any]] = []
-        if keyword in _SCHEMA_MAPS and isinstance(value, dict):
-            children = [(f"{place}/{_escape(name)}", child) for name, child in value.items()]
-        elif keyword in _SCHEMA_LISTS and isinstance(value, list):
-            children = [(f"{place}/{index}", child) for index, child in enumerate(value)]
-        elif keyword in _SCHEMAS:
-            children = [(place, value)]
-        for child_place, child in children:
-            if isinstance(child, dict):
-                yield from subschemas(child, child_place)
+    return ((pointer, part) for pointer, part in _parts(schema) if isinstance(part, dict))
 
 
 def locate(schema: Schema, message: str, refusal_of: Callable[[Schema], str | None]) -> str:
@@ -102,6 +98,24 @@ def locate(schema: Schema, message: str, refusal_of: Callable[[Schema], str | No
         if pointer.startswith(found) and "$ref" not in part and refusal_of(alone) == message:
             found = pointer
     return found
+
+
+def _parts(part: Any, pointer: str = "#") -> Iterator[tuple[str, Any]]:
+    """What stands where a schema must, outer ones first, each with its pointer."""
+    yield pointer, part
+    if not isinstance(part, dict):
+        return
+    for keyword, value in part.items():
+        place = f"{pointer}/{_escape(keyword)}"
+        children: list[tuple[str, Any]] = []
+        if keyword in _SCHEMA_MAPS and isinstance(value, dict):
+            children = [(f"{place}/{_escape(name)}", child) for name, child in value.items()]
+        elif keyword in _SCHEMA_LISTS and isinstance(value, list):
+            children = [(f"{place}/{index}", child) for index, child in enumerate(value)]
+        elif keyword in _SCHEMAS:
+            children = [(place, value)]
+        for child_place, child in children:
+            yield from _parts(child, child_place)
 
 
 def _check_part(pointer: str, part: Schema) -> None:
@@ -124,7 +138,11 @@ def _fault(pointer: str, keyword: str, value: Any) -> str | None:
     if keyword == "$id" and pointer != "#":
         return "may stand at the top only"
     if keyword in ("$defs", "definitions") and not isinstance(value, dict):
-        return f"must be an object, and is {_kind(value)}"
+        return f"must be an object, and is {kind_of(value)}"
+    if keyword in ("$defs", "definitions"):
+        # Of what nothing refers to, llguidance reads nothing.
+        wrong = [name for name, part in value.items() if not isinstance(part, dict | bool)]
+        return f"{json.dumps(wrong[0])} must be a schema, and is {kind_of(value[wrong[0]])}" if wrong else None
     if keyword == "items" and isinstance(value, list):
         return "must be one schema; schemas of the first items go under prefixItems"
     if keyword in ("exclusiveMinimum", "exclusiveMaximum") and isinstance(value, bool):
@@ -132,17 +150,21 @@ def _fault(pointer: str, keyword: str, value: Any) -> str | None:
     return None
 
 
-def _points_somewhere(schema: Schema, reference: str) -> bool:
-    target: Any = schema
-    for name in unquote(reference).split("/")[1:]:
-        name = name.replace("~1", "/").replace("~0", "~")
-        if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
-            target = target[int(name)]
-        elif isinstance(target, dict) and name in target:
-            target = target[name]
-        else:
-            return False
-    return isinstance(target, dict | bool)
+def _pointer(reference: str) -> str:
+    """The same pointer in the one way in which `_parts` writes it."""
+    names = (name.replace("~1", "/").replace("~0", "~") for name in unquote(reference).split("/")[1:])
+    return "".join(["#", *(f"/{_escape(name)}" for name in names)])
+
+
+def _depth(value: Any) -> int:
+    """How many lists and objects stand in one another, found without a recursion that could itself go too deep."""
+    depth, level = 0, [value]
+    while True:
+        level = [one for one in level if isinstance(one, dict | list)]
+        if not level:
+            return depth
+        level = [child for one in level for child in (one.values() if isinstance(one, dict) else one)]
+        depth += 1
 
 
 def _move_references(value: Any) -> Any:
@@ -158,10 +180,10 @@ def _move_references(value: Any) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise GrammarError(f"has the name {json.dumps(name)} twice in one object")
+    names = Counter(name for name, _ in pairs)
+    repeated = [name for name, count in names.items() if count > 1]
+    if repeated:
+        raise GrammarError(f"has the name {json.dumps(repeated[0])} twice in one object")
     return dict(pairs)
 
 
@@ -173,6 +195,7 @@ def _escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """What a JSON value is, in words."""
     names = {dict: "an object", list: "a list", str: "text", bool: "a truth value", type(None): "null"}
     return names.get(type(value), "a number")

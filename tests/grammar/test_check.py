@@ -28,7 +28,11 @@ SCHEMAS = [
         'at #/properties/a/$ref: "https://example.com/a.json" does not point into this schema (# or #/...), '
         "and nothing else is read",
     ),
-    ({"$ref": "#/$defs/a~1b", "$defs": {"ab": {}}}, 'at #/$ref: "#/$defs/a~1b" points to nothing'),
+    ({"$ref": "#/$defs/a~1b", "$defs": {"ab": {}}}, 'at #/$ref: no schema stands at "#/$defs/a~1b"'),
+    # Read as a schema it would hold a keyword that nobody has looked at.
+    ({"$ref": "#/default", "default": {"zork": 1}}, 'at #/$ref: no schema stands at "#/default"'),
+    ({"$ref": "#/properties", "properties": {"a": {}}}, 'at #/$ref: no schema stands at "#/properties"'),
+    ({"$defs": {"a": {}, "b": 3}}, 'at #/$defs: "b" must be a schema, and is a number'),
     ({"prefixItems": [{"$id": "x"}]}, "at #/prefixItems/0/$id: may stand at the top only"),
     ({"$schema": "draft 3"}, 'at #/$schema: "draft 3" is no draft of JSON Schema from 04 to 2020-12'),
     ({"items": [{}]}, "at #/items: must be one schema; schemas of the first items go under prefixItems"),
@@ -53,8 +57,17 @@ TEXTS = [
     ("json_schema", "{", "is not JSON: "),
     ("json_schema", '{"type": "null", "type": "string"}', 'has the name "type" twice in one object'),
     ("json_schema", '{"minimum": NaN}', "is not JSON: NaN is no JSON value"),
-    ("json_schema", "[" * 100_000, "is nested too deeply"),
-    ("json_schema", '{"items":' * 200 + "{}" + "}" * 200, "at #: recursion limit exceeded"),
+    *(
+        ("json_schema", '{"items":' * depth + "{}" + "}" * depth, "is nested more than 100 deep")
+        for depth in (100, 125, 200, 600, 950, 2000, 50_000)
+    ),
+    *(
+        ("json_schema", '{"const":' + "[" * depth + "]" * depth + "}", "is nested more than 100 deep")
+        for depth in (100, 600, 100_000)
+    ),
+    ("regex", "a" * 2000 + "(" + "b" * 3000, 'unclosed group, at character 2001 of ..."aaa'),
+    ("regex", "a\\", "nothing follows the backslash at its end, at character 2"),
+    ("regex", "\\" * 5, "nothing follows the backslash at its end, at character 5"),
     ("json_schema", '{"pattern": "\ud800"}', "holds half of a surrogate pair, which no text has"),
     ("regex", "a(", 'unclosed group, at character 2 of "a("'),
     ("regex", "x+(?=y)", "look-around, including look-ahead and look-behind, is not supported, at character 3 of"),
@@ -65,7 +78,8 @@ TEXTS = [
     ("choice", "yes", "is not JSON: "),
     ("choice", "[]", "must be a list of at least one text"),
     ("choice", '{"a": 1}', "must be a list of at least one text"),
-    ("choice", '["a", 1]', "entry 1 must be text, and is 1"),
+    ("choice", '["a", 1]', "entry 1 must be text, and is a number"),
+    ("choice", "[" * 100_000, "is nested too deeply: it must be a list of texts"),
     ("choice", '["a", "b", "a"]', '"a" stands there twice'),
     ("choice", '["\\ud800"]', "holds half of a surrogate pair, which no text has"),
 ]
@@ -92,6 +106,10 @@ def message_of(grammar: Grammar) -> str:
     return str(caught.value)
 
 
+def nested(depth: int) -> dict[str, object]:
+    return {"items": nested(depth - 1)} if depth else {}
+
+
 @pytest.mark.parametrize(
     "grammar",
     [
@@ -100,6 +118,9 @@ def message_of(grammar: Grammar) -> str:
         schema({"$ref": "#/properties/c%20d", "properties": {"c d": {"$ref": "#/$defs/e/prefixItems/0"}}, "$defs": {
             "e": {"prefixItems": [{"type": "integer"}]}}}),
         schema({"oneOf": [{"type": "string"}, {"type": "integer"}]}),
+        schema({"$ref": "#/$defs/yes", "$defs": {"yes": True, "no": False}}),
+        schema(nested(98)),
+        regex("a\\\\"),
         schema({"enum": ["x", 1, None, {"maxlength": [1.5]}]}),
         regex(""),
         regex("^a|b$"),
@@ -107,7 +128,7 @@ def message_of(grammar: Grammar) -> str:
         choice(*(f"one of many, {number}" for number in range(3000))),
         choice("", ".*", "\\", "a/b", '"', "\x00", "\U0001f600"),
     ],
-    ids=range(10),
+    ids=range(13),
 )  # fmt: skip
 def test_grammars_that_stand(grammar: Grammar) -> None:
     check_grammar(grammar)
