@@ -1,7 +1,9 @@
 """The text before a grammar begins: where its end, such as `</think>`, comes up in tokens.
 
 Every token is allowed there except those that end the row, and those in which the text ends and goes on: the grammar
-begins between tokens. Of a marker's bytes, how many the text so far ends with is all that has to be remembered.
+begins between tokens. A text that is a token of its own, as `</think>` mostly is, can only be that token: a thinking
+budget looks for the token, and must not find thinking open where the grammar has begun. Of a marker's bytes, how many
+the text so far ends with is all that has to be remembered.
 """
 
 from collections.abc import Mapping
@@ -26,6 +28,7 @@ class Marker:
         self._token_bytes = token_bytes
         self._vocabulary = vocabulary
         self._masks: dict[int, Words] = {}
+        self._own_tokens = frozenset(token for token, text in token_bytes.items() if text == marker)
         # Tokens made of line ends alone, and how many they are.
         self.line_ends = {
             token: len(text)
@@ -43,21 +46,22 @@ class Marker:
     def mask(self, state: int) -> Words:
         """Which tokens may follow, one bit each."""
         if state not in self._masks:
-            self._masks[state] = self._vocabulary.free & ~self._vocabulary.words(self._overruns(state))
+            self._masks[state] = self._vocabulary.free & ~self._vocabulary.words(self._barred(state))
         return self._masks[state]
 
     def _ends_with(self, text: bytes, size: int) -> bool:
         return text.endswith(self._marker[:size])
 
-    def _overruns(self, state: int) -> list[int]:
-        """Tokens in which the marker is completed before their end."""
+    def _barred(self, state: int) -> list[int]:
+        """Tokens that complete the marker as they must not."""
         begun = self._marker[:state]
         # What of the marker may be missing: all that a token can begin with to complete it.
         missing = tuple(self._marker[size:] for size in range(1, state + 1) if self._ends_with(begun, size))
         return [
             token
             for token, text in self._token_bytes.items()
-            if (text.startswith(missing) or self._marker in text) and self._goes_on(begun + text)
+            if (text.startswith(missing) or self._marker in text)
+            and (self._goes_on(begun + text) or (self._own_tokens and token not in self._own_tokens))
         ]
 
     def _goes_on(self, text: bytes) -> bool:

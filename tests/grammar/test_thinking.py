@@ -66,7 +66,13 @@ def test_markers_that_begin_again_inside_themselves() -> None:
 
 def test_a_token_in_which_the_marker_ends_and_text_goes_on_is_not_allowed() -> None:
     assert allowed(after(*tokens("</"), text="</a")) == ANY - set(tokens("a>", "ab", "abc"))
-    assert allowed(after(text="b")) == ANY - set(tokens("bc", "abc"))
+
+
+def test_a_marker_that_is_a_token_is_not_spelled_out() -> None:
+    assert allowed(after(text="a>")) == ANY
+    assert allowed(after(*tokens("a"), text="a>")) == ANY - set(tokens(">", ">a"))
+    assert allowed(after(text="b")) == ANY - set(tokens("ab", "bc", "abc"))
+    assert allowed(after(*tokens("b"), text="b")) == set(tokens("a", "b", "bc", "\n", "\n\n"))
 
 
 def test_at_most_two_line_ends_stand_before_the_grammar() -> None:
