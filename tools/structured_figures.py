@@ -125,7 +125,7 @@ class Side:
 class Bench:
     """The bundled pair in float32, with and without its drafter, and the rows: one for each schema and prompt."""
 
-    def __init__(self, num_rows: int, temperature: float) -> None:
+    def __init__(self, num_rows: int, temperature: float, block_size: int | None = None) -> None:
         job = load_job(JOB)
         assert job.drafter is not None
         model = ROOT / job.model
@@ -142,7 +142,7 @@ class Bench:
         options = engine.EngineOptions(codec.eos_token_ids, lambda: 0.0, dtype="float32")
         self.decoders = {
             "plain": engine.load(model, None, options),
-            "drafted": engine.load(model, ROOT / job.drafter, options),
+            "drafted": engine.load(model, ROOT / job.drafter, replace(options, block_size=block_size)),
         }
 
     def structured(self) -> list[Request]:
@@ -249,11 +249,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=40, help="rows of each schema (default: 40, so 200 rows)")
     parser.add_argument("--rounds", type=int, default=3, help="times that all sides are run (default: 3)")
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--block", type=int, help="positions that a verify pass checks (default: the drafter's own)")
     parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     options = parser.parse_args()
-    if min(options.rows, options.rounds) < 1 or options.temperature < 0:
-        parser.error("--rows and --rounds must be at least 1, and --temperature at least 0")
-    bench = Bench(options.rows, options.temperature)
+    if (
+        min(options.rows, options.rounds) < 1
+        or options.temperature < 0
+        or (options.block is not None and options.block < 2)
+    ):
+        parser.error("--rows and --rounds must be at least 1, --block at least 2, and --temperature at least 0")
+    bench = Bench(options.rows, options.temperature, options.block)
     sides = measure(bench, options.rounds)
     faults = faults_of(bench, sides)
     for fault in faults:

@@ -24,7 +24,7 @@ PHRASE = regex("(The|A) (door|house|clerk) (is|was) [a-z]{2,5}( and [a-z]{2,5})?
 RECORD = schema(
     {
         "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 8}, "sizes": {"type": "array", "maxItems": 3, "items": {
+        "properties": {"name": {"type": "string", "maxLength": 5}, "sizes": {"type": "array", "maxItems": 2, "items": {
             "type": "integer", "minimum": 0, "maximum": 99}}},
         "required": ["name", "sizes"],
         "additionalProperties": False,
@@ -56,10 +56,10 @@ def mixed() -> list[Request]:
         request(2, RECORD),
         request(3, RECORD),
         request(4, None),
-        request(5, None),
-        request(6, RECORD, after=THOUGHT_END),
-        request(7, PHRASE, after=THOUGHT_END),
-        request(8, Grammar("choice", json.dumps(["yes", "no", "none of the two"]))),
+        request(5, None, max_tokens=40),
+        request(6, Grammar("choice", json.dumps(["yes", "no", "none of the two"]))),
+        request(7, RECORD, after=THOUGHT_END),
+        request(8, PHRASE, after=THOUGHT_END),
         request(9, RECORD, max_tokens=9),
     ]
 
@@ -98,14 +98,14 @@ def test_rows_keep_to_their_grammars() -> None:
     assert re.fullmatch(PHRASE.text, texts[0]) and re.fullmatch(PHRASE.text, texts[1])
     for row in (2, 3):
         jsonschema.validate(json.loads(texts[row]), json.loads(RECORD.text))
-    assert texts[8] in ("yes", "no", "none of the two")
+    assert texts[6] in ("yes", "no", "none of the two")
 
 
 def test_grammars_begin_behind_the_text_that_ends_thinking() -> None:
-    for row in (6, 7):
+    for row in (7, 8):
         thought, _, answer = text_of(list(decoded(SETUPS[0])[row].tokens[:-1])).partition(THOUGHT_END)
         assert thought
-        if row == 6:
+        if row == 7:
             jsonschema.validate(json.loads(answer), json.loads(RECORD.text))
         else:
             assert re.fullmatch(PHRASE.text, answer.lstrip("\n"))
@@ -119,7 +119,7 @@ def test_a_budget_that_ends_inside_the_structure_is_said_to() -> None:
 
 def test_free_rows_are_what_they_are_without_neighbours() -> None:
     options = engine.EngineOptions(frozenset(TINY_ENDS), lambda: 0.0, dtype="float32")
-    alone = run(engine.load(TINY, DRAFTER, options), [request(4, None), request(5, None)])
+    alone = run(engine.load(TINY, DRAFTER, options), [one for one in mixed() if one.key.row in (4, 5)])
     for row, generation in alone.items():
         assert decoded(SETUPS[0])[row].tokens == generation.tokens
 
@@ -132,14 +132,14 @@ def test_without_its_grammar_a_row_says_something_else() -> None:
 
 
 def test_json_of_five_schemas_all_validates() -> None:
-    bench = Bench(num_rows=4, temperature=0.8)
+    bench = Bench(num_rows=3, temperature=0.8, block_size=3)
     sides = {(kind, name): Side() for kind in ("grammar", "free") for name in bench.decoders}
     for name, decoder in bench.decoders.items():
         sides["grammar", name].decode(decoder, bench.structured())
         sides["free", name].decode(decoder, bench.free(dict.fromkeys(bench.rows, 3)))
     assert faults_of(bench, sides) == []
     counts = {line[0]: int(line[1]) for line in lines_of(bench, sides["grammar", "drafted"])}
-    assert counts == {**dict.fromkeys(SCHEMAS, 4), "all": 20}
+    assert counts == {**dict.fromkeys(SCHEMAS, 3), "all": 15}
     assert [line[0] for line in speed_lines(sides)] == ["with grammar", "without"]
     assert {len(one.tokens) for one in sides["free", "plain"].generations.values()} == {3}
 
