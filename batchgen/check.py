@@ -86,7 +86,7 @@ class CheckReport:
             return "unknown, the model's configuration names none"
         if self.lengths is None:
             return str(self.context_length)
-        budget = f"max_tokens {self.job.sampling.max_tokens}"
+        budget = f"max_tokens {self.job.sampling.defaults().max_tokens}"
         if not self.num_short_budget:
             return f"{self.context_length}, enough with {budget} for every prompt that can run"
         return f"{self.context_length}, {self.num_short_budget} rows leave less than {budget}"
@@ -120,7 +120,8 @@ def _survey(job: Job, table: InputTable, codec: TextCodec) -> CheckReport:
             messages += [tokens.message] if len(messages) < MAX_MESSAGES else []
             continue
         lengths.append(len(tokens))
-        num_short_budget += codec.completion_budget(len(tokens), job.sampling.max_tokens) < job.sampling.max_tokens
+        max_tokens = prompt.sampling.max_tokens
+        num_short_budget += codec.completion_budget(len(tokens), max_tokens) < max_tokens
         sample = sample or (prompt, len(tokens))
     text = None if sample is None else codec.render(sample[0])
     assert not isinstance(text, RowError)

@@ -50,6 +50,7 @@ class Plan:
             codec=self.codec.identity,
             inputs=self.table.identity(),
             dtype=backend.dtype_of(self.models.model.path, self.job.engine),
+            drafter=None if self.models.drafter is None else self.models.drafter.identity,
         )
 
     def input_records(self) -> list[InputRecord]:
@@ -70,7 +71,7 @@ def open_models(job: Job, backend: Backend) -> Models:
 
 def make_plan(job: Job, backend: Backend) -> Plan:
     """Opens all that the job names. Raises InputError, OutputError or ModelError."""
-    table = InputTable.open(job.input)
+    table = InputTable.open(job.input, job.sampling)
     if job.report.group_by is not None:
         table.require_kept(job.report.group_by, "report.group_by")
     output = Path(job.output.path)

@@ -199,9 +199,9 @@ def _decode(
         journal=folder,
         progress=progress,
         options=LoopOptions(
-            max_tokens=plan.job.sampling.max_tokens,
+            max_tokens=plan.job.sampling.defaults().max_tokens,
             checkpoint_s=plan.job.output.checkpoint_every,
-            seed=plan.job.sampling.seed,
+            seed=plan.job.sampling.defaults().seed,
             attempt=attempt,
             run_id=run_id,
         ),

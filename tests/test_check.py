@@ -153,7 +153,7 @@ def test_a_column_to_group_by_must_reach_the_output(folder: Path) -> None:
 
 def verify(folder: Path, output: Path | str, source: str | None = None) -> None:
     job = job_of(folder, input={"path": source} if source else {})
-    verify_output(Path(output), InputTable.open(job.input).files, job.input.paths)
+    verify_output(Path(output), InputTable.open(job.input, job.sampling).files, job.input.paths)
 
 
 def refusal(folder: Path, output: Path | str, source: str | None = None) -> str:

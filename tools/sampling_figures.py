@@ -94,7 +94,7 @@ def read_rows(num_rows: int) -> list[Row]:
     for number, values in enumerate(table.iter_rows(named=True)):
         tokens = codec.encode(Prompt(number, text=template.render(values)))
         assert not isinstance(tokens, RowError), tokens.message
-        budget = codec.completion_budget(len(tokens), int(job.sampling.max_tokens))
+        budget = codec.completion_budget(len(tokens), int(job.sampling.defaults().max_tokens))
         rows.append(Row(values["id"], values["task"], tuple(tokens), budget))
     return rows
 

@@ -105,7 +105,7 @@ def bench_job(
 def _prepare(
     job: Job, max_rows: int | None, say: Callable[[str], None]
 ) -> tuple[BatchDecoder, frozenset[int], list[Request]]:
-    table, models = InputTable.open(job.input), open_models(job, MlxBackend())
+    table, models = InputTable.open(job.input, job.sampling), open_models(job, MlxBackend())
     codec = models.codec
     requests = list(islice(_requests(job, table, codec), max_rows))
     if not requests:
@@ -120,7 +120,7 @@ def _requests(job: Job, table: InputTable, codec: TextCodec) -> Iterator[Request
     for prompt in table.prompts():
         tokens = codec.encode(prompt)
         if not isinstance(tokens, RowError):
-            budget = codec.completion_budget(len(tokens), job.sampling.max_tokens)
+            budget = codec.completion_budget(len(tokens), job.sampling.defaults().max_tokens)
             yield Request(RowKey(prompt.row, 0), tokens, budget)
 
 

@@ -1,13 +1,16 @@
 """What of a job, its model and its input changes answers, as flat keys that can be compared.
 
 A run folder may only be gone on with under an equal fingerprint. What only changes speed, or which columns are carried
-along, is left out: drafter, batch and block sizes, prefill chunks, kept columns, names and paths.
+along, is left out: batch sizes, prefill chunks, kept columns, names, paths. Drafter and block size count only under
+rejection, the id column only where rows are sampled, since noise is made of it. Token ids are in every part, so whether
+they are shown may change; log-probabilities are there only if they were asked for.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
+from batchgen.job.sampling import SamplingSpec
 from batchgen.job.spec import Job
 
 _MAX_LINES = 20
@@ -24,12 +27,14 @@ def fingerprint(
     codec: Mapping[str, Scalar],
     inputs: Mapping[str, Scalar],
     dtype: str,
+    drafter: Mapping[str, Scalar] | None,
 ) -> dict[str, Scalar]:
     """Dotted keys to JSON scalars.
 
     `model` is the identity of the model's files, `codec` that of its tokenizer and chat template and whether prompts go
     through it, `inputs` that of the input's content (the run folder compares the list of files itself). `dtype` is the
-    arithmetic that the engine uses here: `auto` is another one on another kind of machine.
+    arithmetic that the engine uses here: `auto` is another one on another kind of machine. `drafter` is the identity of
+    the drafter's files, None without one.
     """
     values: dict[str, Scalar] = {
         "input.prompt": job.input.prompt,
@@ -37,14 +42,32 @@ def fingerprint(
         "input.messages": job.input.messages,
         "input.system": job.input.system,
         "input.where": job.input.where,
-        "sampling.max_tokens": job.sampling.max_tokens,
-        "sampling.temperature": job.sampling.temperature,
-        "sampling.seed": job.sampling.seed,
+        **_sampling_values(job.sampling),
+        "output.logprobs": job.output.logprobs,
         "engine.dtype": dtype,
     }
-    for prefix, identity in (("model", model), ("codec", codec), ("input", inputs)):
+    if job.sampling.is_sampled:
+        values["input.id"] = job.input.id
+    identities = [("model", model), ("codec", codec), ("input", inputs)]
+    if job.sampling.coupling == "rejection":
+        values["engine.block_size"] = job.engine.block_size
+        identities.append(("drafter", drafter or {}))
+    for prefix, identity in identities:
         values |= {f"{prefix}.{key}": value for key, value in identity.items()}
     return values
+
+
+def _sampling_values(spec: SamplingSpec) -> dict[str, Scalar]:
+    """Every key's own value, text where it is a list or mapping, and the column of those that name one."""
+    own = {f"sampling.{key}": _scalar(value) for key, value in spec.own_values().items()}
+    columns = {f"sampling.{key}.column": column for key, column in spec.columns().items()}
+    return own | columns | {"sampling.coupling": spec.coupling}
+
+
+def _scalar(value: Any) -> Scalar:
+    is_nested = isinstance(value, list | dict)
+    scalar: Scalar = json.dumps(value, ensure_ascii=False, sort_keys=True) if is_nested else value
+    return scalar
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

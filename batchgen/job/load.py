@@ -5,6 +5,7 @@ file, whatever the job file holds.
 """
 
 import difflib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,24 +17,12 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from batchgen.errors import JobError
 from batchgen.job.document import CoreLoader, Document, found, merged_resolvers, parse
+from batchgen.job.messages import dotted, key_path, requirement
+from batchgen.job.sampling import FromColumn
 from batchgen.job.spec import Job
 
 _SET = "--set"
-
-# What pydantic refuses, in this project's words; `{...}` are pydantic's own figures.
-_MUST = {
-    "string_type": "must be text (in quotes, if it looks like a number or a truth value)",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "list_type": "must be a list",
-    "model_type": "must be a mapping of keys",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than_equal": "must be at most {le}",
-    "literal_error": "must be one of {expected}",
-    "job": "{text}",
-}
+_REFERENCE = "#/$defs/"
 
 
 def load_job(path: Path, overrides: Mapping[str, str] | None = None) -> Job:
@@ -56,7 +45,19 @@ def job_schema() -> dict[str, Any]:
     """JSON schema of a job file, for editors."""
     schema = Job.model_json_schema()
     schema["required"] = [key for key in schema["required"] if key != "name"]
+    definitions = schema["$defs"]
+    for info in definitions["SamplingSpec"]["properties"].values():
+        if "oneOf" in info:
+            # A mapping that names a column may also be a JSON schema that says nothing of it.
+            info["anyOf"] = [_inlined(form, definitions) for form in info.pop("oneOf")]
+    used = json.dumps(schema)
+    schema["$defs"] = {name: part for name, part in definitions.items() if json.dumps(_REFERENCE + name) in used}
     return schema
+
+
+def _inlined(form: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    reference = form.get("$ref", "").removeprefix(_REFERENCE)
+    return {**definitions[reference], "title": FromColumn.__name__} if reference else form
 
 
 def dump_job(job: Job) -> str:
@@ -110,21 +111,17 @@ def _line(node: Node, keys: Sequence[str | int], text: str) -> tuple[str, int, s
     """A problem as (source, line number, the whole line), to be sorted."""
     source, number = str(node.start_mark.name), node.start_mark.line + 1
     place = source if source.startswith(_SET) else f"{source}:{number}"
-    return source, number, ": ".join([place, *([_dotted(keys)] if keys else []), text])
-
-
-def _dotted(keys: Sequence[str | int]) -> str:
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
+    return source, number, ": ".join([place, *([dotted(keys)] if keys else []), text])
 
 
 def _describe(details: ErrorDetails, document: Document) -> tuple[str, int, str]:
-    keys, kind = details["loc"], details["type"]
+    keys, kind = key_path(details), details["type"]
     key_node, node = document.find(keys)
     if kind == "missing":
         return _line(key_node or node, keys, "missing, and every job needs it")
     if kind == "extra_forbidden":
         return _line(key_node or node, keys, _unknown_key(keys))
-    must = _MUST.get(kind, "{msg}").format(**details.get("ctx", {}), msg=details["msg"]).replace("'", "")
+    must = requirement(details)
     if kind == "job" and isinstance(node, MappingNode | SequenceNode):
         return _line(key_node or node, keys, must)
     return _line(node, keys, f"found {found(node)}, {must}")
@@ -134,6 +131,8 @@ def _unknown_key(keys: Sequence[str | int]) -> str:
     """Why a key is refused: where it belongs, or the nearest key that may stand there, or all that may."""
     *parents, name = [str(key) for key in keys]
     sections = _sections()
+    if len(parents) > 1:
+        return f"unknown key, the keys here are {', '.join(FromColumn.model_fields)}"
     here = sections.get(".".join(parents), [])
     homes = [section for section, names in sections.items() if name in names]
     if homes:

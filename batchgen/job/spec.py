@@ -10,28 +10,13 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
 import jinja2
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-# Completion tokens and the seed are stored as int32 and int64 columns.
-MAX_INT32 = 2**31 - 1
-MAX_INT64 = 2**63 - 1
+from batchgen.job.sampling import SamplingSpec as SamplingSpec
+from batchgen.job.section import MAX_INT32, Section, Text, no_repeats, not_blank, problem
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
-
-
-def problem(text: str) -> PydanticCustomError:
-    """An error whose text is shown as it is: what must be, after `found ...`."""
-    return PydanticCustomError("job", "{text}", {"text": text})
-
-
-def _not_blank(value: str) -> str:
-    if not value.strip():
-        raise problem("must not be empty")
-    if "\0" in value:
-        raise problem("must not hold a NUL character")
-    return value
 
 
 def _template(value: str) -> str:
@@ -69,12 +54,6 @@ def _auto_or_int_schema(least: int) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": least}]})
 
 
-def _greedy(value: float) -> float:
-    if value != 0:
-        raise problem("must be 0: this version decodes greedily")
-    return value
-
-
 def _parquet_path(value: str) -> str:
     if value.endswith(("/", "\\")):
         raise problem("must be a file whose name ends in .parquet, not a folder")
@@ -83,36 +62,20 @@ def _parquet_path(value: str) -> str:
     return value
 
 
-def _no_repeats(values: list[str]) -> list[str]:
-    repeated = [value for number, value in enumerate(values) if value in values[:number]]
-    if repeated:
-        raise problem(f"names {repeated[0]} twice")
-    return values
-
-
 def _path_or_paths(value: Any) -> Any:
     paths = value if isinstance(value, list) else [value]
     if not paths or not all(isinstance(path, str) for path in paths):
         raise problem("must be a path or a list of paths")
     for path in paths:
-        _not_blank(path)
-    _no_repeats(paths)
+        not_blank(path)
+    no_repeats(paths)
     return value
 
 
-Text = Annotated[str, AfterValidator(_not_blank)]
 Template = Annotated[Text, AfterValidator(_template)]
 Duration = Annotated[
     float, BeforeValidator(_duration), WithJsonSchema({"type": ["string", "number"], "examples": ["30s", "5m", 30]})
 ]
-
-
-class Section(BaseModel):
-    """Common to all sections: unknown keys are refused, types are never converted, values never change."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
 
 class InputSpec(Section):
@@ -132,7 +95,7 @@ class InputSpec(Section):
     """System message before every prompt, as it is; needs the chat template."""
     where: Text | None = None
     """SQL expression over one row's columns; rows for which it is not true do not exist for the job."""
-    keep: Annotated[list[Text], AfterValidator(_no_repeats)] | None = None
+    keep: Annotated[list[Text], AfterValidator(no_repeats)] | None = None
     """Columns carried to the output unchanged; all if omitted."""
     chat: bool | None = None
     """Whether prompts go through the model's chat template; if omitted, wherever the tokenizer has one."""
@@ -156,17 +119,6 @@ class InputSpec(Section):
         return self
 
 
-class SamplingSpec(Section):
-    """How tokens are chosen, and how many."""
-
-    max_tokens: int = Field(default=256, ge=1, le=MAX_INT32)
-    """The most tokens of a completion."""
-    temperature: Annotated[float, AfterValidator(_greedy), WithJsonSchema({"const": 0})] = 0.0
-    """Only 0 (greedy)."""
-    seed: int = Field(default=0, ge=0, le=MAX_INT64)
-    """Recorded with every row; greedy decoding draws nothing."""
-
-
 class OutputSpec(Section):
     """Where completions go, and how often they are made durable."""
 
@@ -174,10 +126,14 @@ class OutputSpec(Section):
     """The Parquet file to write; its run folder stands beside it."""
     checkpoint_every: Duration = 30.0
     """Seconds between commits: 30s, 5m, or a number of seconds."""
+    token_ids: bool = False
+    """Whether the output has the completion's token ids."""
+    logprobs: bool = False
+    """Whether the output has the log-probability of each token of the completion."""
 
 
 class EngineSpec(Section):
-    """How the machine is used. Only `dtype` changes answers."""
+    """How the machine is used. Only `dtype` changes answers, and `block_size` under rejection."""
 
     max_rows: Annotated[Literal["auto"] | int, _auto_or_int(1), _auto_or_int_schema(1)] = "auto"
     """The most rows decoded at once."""
@@ -221,6 +177,8 @@ class Job(Section):
             raise problem("drafter_revision is given without a drafter")
         if self.engine.block_size != "auto" and self.drafter is None:
             raise problem("engine.block_size is given without a drafter, and would have no effect")
+        if self.sampling.coupling == "rejection" and self.drafter is None:
+            raise problem("sampling.coupling: rejection is given without a drafter, and would have no effect")
         group_by, keep = self.report.group_by, self.input.keep
         if group_by is not None and keep is not None and group_by not in keep:
             raise problem(f"report.group_by names {group_by}, which input.keep does not carry to the output")

@@ -60,7 +60,7 @@ def _python_value(scalar: pa.Scalar, name: str) -> Any:
             "invalid_utf8", f"{name} is not UTF-8 (byte {error.start} is 0x{error.object[error.start]:02x})"
         )
     except (ValueError, KeyError, OverflowError) as error:
-        return Unreadable("bad_template", f"{name} has a value that a template cannot read: {error}")
+        return Unreadable("bad_template", f"{name} has a value that cannot be read: {error}")
 
 
 def _without_nanoseconds(column: pa.Array) -> pa.Array:

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from batchgen.job.spec import InputSpec
+from batchgen.job.spec import InputSpec, SamplingSpec
 from batchgen.prompts.read import InputTable
 from batchgen.types import Prompt
 
@@ -35,10 +36,13 @@ def invalid_text(values: Sequence[bytes | None], kind: pa.DataType | None = None
     return pa.array(values, pa.binary()).view(pa.string()).cast(kind or pa.string())
 
 
-def open_table(path: Path | Sequence[Path], **keys: Any) -> InputTable:
-    """Opens an input as a job with these keys under `input` would."""
+def open_table(
+    path: Path | Sequence[Path], *, sampling: Mapping[str, Any] = MappingProxyType({}), **keys: Any
+) -> InputTable:
+    """Opens an input as a job with these keys under `input`, and those under `sampling`, would."""
     given = str(path) if isinstance(path, Path) else [str(each) for each in path]
-    return InputTable.open(InputSpec.model_validate({"path": given} | keys))
+    spec = InputSpec.model_validate({"path": given} | keys)
+    return InputTable.open(spec, SamplingSpec.model_validate(dict(sampling)))
 
 
 def prompts_of(path: Path | Sequence[Path], **keys: Any) -> list[Prompt]:
