@@ -3,6 +3,8 @@
 Documentation, parts, final file and reports all read this list; a column exists nowhere else.
 """
 
+from collections.abc import Collection
+
 import pyarrow as pa
 
 from batchgen.types import Result
@@ -14,13 +16,17 @@ RESULT_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     (
         "completion",
         pa.string(),
-        "generated text without the end token; empty if the model ended at once; null on error",
+        "generated text without the end token, up to any stop string; empty if the model ended at once; null on error",
     ),
     ("reasoning", pa.string(), "text of the model's thinking block; null if it has none"),
     ("status", pa.string(), "`ok` or `error`"),
     ("error_kind", pa.string(), "why a row has no completion; null if it has one"),
     ("error_message", pa.string(), "the same in one sentence, with file and row"),
-    ("finish_reason", pa.string(), "`stop` (end token) or `length` (budget); null on error"),
+    (
+        "finish_reason",
+        pa.string(),
+        "`stop` (end token, stop token or stop string) or `length` (budget); null on error",
+    ),
     ("prompt_tokens", pa.int32(), "tokens of the prompt as the model read it"),
     ("cached_prompt_tokens", pa.int32(), "how many of them came from a shared prefix"),
     ("completion_tokens", pa.int32(), "generated tokens, the end token included"),
@@ -41,23 +47,38 @@ RESULT_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("prefill_s", pa.float64(), "seconds from there to its first token"),
     ("decode_s", pa.float64(), "seconds from its first token to its last"),
     ("tokens_per_s", pa.float64(), "completion_tokens / (prefill_s + decode_s); null if that is 0 seconds"),
-    ("seed", pa.int64(), "the job's seed"),
+    ("seed", pa.int64(), "seed of the row's sampling"),
     ("attempt", pa.int32(), "how many runs of this job had started when the row was decoded, from 1"),
     ("run_id", pa.string(), "which start of the job decoded the row"),
+)
+
+# Columns that a job may ask for; each is named by the key of the job's output section that does.
+OPTIONAL_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
+    ("token_ids", pa.list_(pa.int32()), "the generated tokens, the end token included; null on error"),
+    (
+        "logprobs",
+        pa.list_(pa.float32()),
+        "natural log probability of each of them, after bias, penalties and grammar, before temperature and filters",
+    ),
 )
 
 RESULT_NAMES = tuple(name for name, _, _ in RESULT_COLUMNS)
 
 
-def result_schema() -> pa.Schema:
-    """Arrow schema of the result columns, all nullable, in their order in the final file."""
-    return pa.schema([pa.field(name, kind) for name, kind, _ in RESULT_COLUMNS])
+def result_schema(optional: Collection[str] = ()) -> pa.Schema:
+    """Arrow schema of the result columns, all nullable, in their order in the final file.
+
+    `optional` names those of `OPTIONAL_COLUMNS` that are wanted.
+    """
+    wanted = [*RESULT_COLUMNS, *(column for column in OPTIONAL_COLUMNS if column[0] in optional)]
+    return pa.schema([pa.field(name, kind) for name, kind, _ in wanted])
 
 
 def part_schema() -> pa.Schema:
-    """Arrow schema of a part: the row's key, then the result columns (the key holds `sample`)."""
+    """Arrow schema of a part: the row's key, then all result columns there are (the key holds `sample`)."""
     keys = [pa.field(name, kind, nullable=False) for name, kind in KEY_COLUMNS]
-    return pa.schema(keys + [pa.field(name, kind) for name, kind, _ in RESULT_COLUMNS if name != "sample"])
+    columns = [pa.field(name, kind) for name, kind, _ in (*RESULT_COLUMNS, *OPTIONAL_COLUMNS) if name != "sample"]
+    return pa.schema(keys + columns)
 
 
 _PART_NAMES = tuple(part_schema().names)
@@ -100,5 +121,7 @@ def result_values(result: Result) -> dict[str, object]:
             "prefill_s": generation.prefill_s,
             "decode_s": generation.decode_s,
             "tokens_per_s": len(generation.tokens) / seconds if seconds > 0 else None,
+            "token_ids": list(generation.tokens),
+            "logprobs": None if generation.logprobs is None else list(generation.logprobs),
         }
     return values

@@ -136,10 +136,10 @@ class ThinkingLimit:
 class Request:
     """One row for the engine: prompt token ids (at least one) and its budget of completion tokens (at least one).
 
-    The samples of a prompt have equal `tokens`; requests of one row number share its prefill. `noise_key` (64 bits) is
-    what distinguishes this row's chance from any other's: made of seed, row identity and sample. The matchers belong to
-    this request alone and move with it. Of `sampling` the engine reads what chooses tokens; the budget that holds is
-    `max_tokens` here.
+    The samples of a prompt have equal `tokens`; requests of one row number share its prefill, also those that are
+    admitted later: `num_following` says how many more will be. `noise_key` (64 bits) is what distinguishes this row's
+    chance from any other's: made of seed, row identity and sample. The matchers belong to this request alone and move
+    with it. Of `sampling` the engine reads what chooses tokens; the budget that holds is `max_tokens` here.
     """
 
     key: RowKey
@@ -147,6 +147,7 @@ class Request:
     max_tokens: int
     sampling: Sampling = Sampling()
     noise_key: int = 0
+    num_following: int = 0
     stop_matcher: StopMatcher | None = None
     grammar_matcher: GrammarMatcher | None = None
     thinking_limit: ThinkingLimit | None = None

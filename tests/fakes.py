@@ -7,7 +7,7 @@ from typing import Any
 
 from batchgen.hub import ModelFolder
 from batchgen.job.spec import EngineSpec, InputSpec
-from batchgen.types import FinishReason, Generation, Prompt, Request, Result, RowError, RowKey
+from batchgen.types import FinishReason, Generation, Prompt, Request, Result, RowError, RowKey, Sampling
 
 
 @dataclass
@@ -30,26 +30,30 @@ class FakeCodec:
     context_length = 4096
     identity: Mapping[str, str] = {"tokenizer": "characters"}
 
-    def encode(self, prompt: Prompt) -> list[int] | RowError:
+    def requests(self, prompt: Prompt, samples: Sequence[int]) -> list[Request] | RowError:
         if prompt.error is not None:
             return prompt.error
         assert prompt.text is not None
         if "TOO LONG" in prompt.text:
             return RowError("prompt_too_long", f"row {prompt.row} is too long")
-        return [ord(character) for character in prompt.text]
+        tokens = [ord(character) for character in prompt.text]
+        budget = min(prompt.sampling.max_tokens, self.context_length - len(tokens))
+        return [Request(RowKey(prompt.row, sample), tokens, budget, prompt.sampling) for sample in samples]
+
+    def completion(self, request: Request, tokens: Sequence[int]) -> tuple[str, str | None]:
+        text = "".join(chr(token) for token in tokens if token not in self.eos_token_ids)
+        thinking, mark, answer = text.partition("</think>")
+        return (answer, thinking.removeprefix("<think>")) if mark else (text, None)
+
+    def require(self, sampling: Sampling) -> None:
+        self.required = sampling
+
+    def render(self, prompt: Prompt) -> str | RowError:
+        assert prompt.text is not None
+        return prompt.text
 
     def pin_time(self, time: str) -> None:
         self.pinned_time = time
-
-    def completion_budget(self, prompt_tokens: int, max_tokens: int) -> int:
-        return min(max_tokens, self.context_length - prompt_tokens)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return "".join(chr(token) for token in tokens if token not in self.eos_token_ids)
-
-    def split_reasoning(self, text: str) -> tuple[str, str | None]:
-        thinking, mark, answer = text.partition("</think>")
-        return (answer, thinking.removeprefix("<think>")) if mark else (text, None)
 
 
 def echo(request: Request) -> str:
@@ -147,10 +151,10 @@ def make_result(row: int, *, sample: int = 0, completion: str | None = None, **c
     return Result(**(values | changes))
 
 
-def make_error(row: int, kind: Any = "missing_prompt") -> Result:
+def make_error(row: int, kind: Any = "missing_prompt", sample: int = 0) -> Result:
     """An error row."""
     error = RowError(kind, f"in.parquet, row {row}: the prompt is null")
-    return Result(RowKey(row, 0), None, None, error, None, None, None, 0, 1, "first")
+    return Result(RowKey(row, sample), None, None, error, None, None, None, 0, 1, "first")
 
 
 @dataclass

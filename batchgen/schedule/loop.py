@@ -7,12 +7,12 @@ bounded number ahead.
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from batchgen.errors import BatchgenError, EngineError, JournalError
-from batchgen.schedule.admission import choose, look_ahead
+from batchgen.schedule.admission import Waiting, choose, look_ahead
 from batchgen.types import Decoder, Generation, Prompt, Request, Result, RowError, RowKey
 
 # A part is made in memory, so rows are committed before there are more of them than this.
@@ -22,17 +22,20 @@ MAX_PART_ROWS = 4096
 class Codec(Protocol):
     """Text to tokens and back."""
 
-    def encode(self, prompt: Prompt) -> list[int] | RowError: ...
+    def requests(self, prompt: Prompt, samples: Sequence[int]) -> list[Request] | RowError:
+        """What the engine needs to make these samples of a prompt, or why it cannot make any."""
+        ...
 
-    def completion_budget(self, prompt_tokens: int, max_tokens: int) -> int: ...
-
-    def decode(self, tokens: Sequence[int]) -> str: ...
-
-    def split_reasoning(self, text: str) -> tuple[str, str | None]: ...
+    def completion(self, request: Request, tokens: Sequence[int]) -> tuple[str, str | None]:
+        """The answer in the tokens that came of a request, and the text of its thinking block if it has one."""
+        ...
 
 
 class Journal(Protocol):
-    """Where finished rows become durable."""
+    """Where finished rows become durable; `done` are those that are."""
+
+    @property
+    def done(self) -> Container[RowKey]: ...
 
     def commit(self, results: Sequence[Result]) -> None: ...
 
@@ -45,24 +48,29 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoopOptions:
-    """What the loop takes from the job, and the marks that its results bear."""
+    """How often rows are committed, and the marks that their results bear."""
 
-    max_tokens: int
     checkpoint_s: float
-    seed: int
     attempt: int
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    request: Request
+@dataclass(slots=True)
+class _Prompt:
+    """A prompt of which samples wait; `requests` is never empty between rounds."""
+
+    requests: list[Request]
     read_at: float
+    is_begun: bool = False
+
+    @property
+    def waiting(self) -> Waiting:
+        return Waiting(len(self.requests[0].tokens), len(self.requests), self.is_begun)
 
 
 @dataclass(slots=True)
 class Loop:
-    """One pass over the prompts. `should_stop` is asked before each round."""
+    """One pass over the prompts, for their samples that are not done. `should_stop` is asked before each round."""
 
     prompts: Iterator[Prompt]
     codec: Codec
@@ -72,8 +80,8 @@ class Loop:
     options: LoopOptions
     clock: Callable[[], float]
     should_stop: Callable[[], bool]
-    _waiting: deque[_Waiting] = field(default_factory=deque)
-    _queue_s: dict[RowKey, float] = field(default_factory=dict)
+    _waiting: deque[_Prompt] = field(default_factory=deque)
+    _in_flight: dict[RowKey, tuple[Request, float]] = field(default_factory=dict)
     _finished: list[Result] = field(default_factory=list)
     _last_commit: float = 0.0
     _is_exhausted: bool = False
@@ -102,35 +110,43 @@ class Loop:
         return bool(self._waiting) or not self._is_exhausted or self.decoder.num_rows > 0
 
     def _read_ahead(self) -> None:
-        """Reads and encodes prompts until enough wait; bad ones finish at once."""
-        num_wanted = look_ahead(self.decoder.max_rows) - len(self._waiting)
+        """Reads and encodes prompts until enough rows wait; bad ones finish at once."""
+        num_wanted = look_ahead(self.decoder.max_rows) - sum(len(prompt.requests) for prompt in self._waiting)
         errors: list[Result] = []
-        for _ in range(num_wanted):
+        # Bad prompts count too, so that a stop is seen where there are many.
+        while num_wanted > 0:
             prompt = next(self.prompts, None)
             if prompt is None:
                 self._is_exhausted = True
                 break
             read_at = self.clock()
-            tokens = self.codec.encode(prompt)
-            key = RowKey(prompt.row, 0)
-            if isinstance(tokens, RowError):
-                errors.append(self._result(key, error=tokens))
-            else:
-                budget = self.codec.completion_budget(len(tokens), self.options.max_tokens)
-                self._waiting.append(_Waiting(Request(key, tokens, budget), read_at))
+            keys = [RowKey(prompt.row, sample) for sample in range(prompt.sampling.n)]
+            missing = [key for key in keys if key not in self.journal.done]
+            num_wanted -= len(missing)
+            requests = self.codec.requests(prompt, [key.sample for key in missing])
+            if isinstance(requests, RowError):
+                errors += [self._result(key, prompt.sampling.seed, requests) for key in missing]
+            elif requests:
+                self._waiting.append(_Prompt(requests, read_at))
         self._finish(errors)
 
     def _admit(self) -> None:
         num_free = self.decoder.max_rows - self.decoder.num_rows
-        chosen = set(choose([len(waiting.request.tokens) for waiting in self._waiting], num_free))
+        chosen = choose([prompt.waiting for prompt in self._waiting], num_free)
         if not chosen:
             return
-        admitted = [waiting for position, waiting in enumerate(self._waiting) if position in chosen]
-        self._waiting = deque(waiting for position, waiting in enumerate(self._waiting) if position not in chosen)
         now = self.clock()
-        self._queue_s |= {waiting.request.key: now - waiting.read_at for waiting in admitted}
+        admitted: list[Request] = []
+        for position, num_samples in chosen:
+            prompt = self._waiting[position]
+            prompt.is_begun = True
+            taken, prompt.requests = prompt.requests[:num_samples], prompt.requests[num_samples:]
+            admitted += [replace(request, num_following=len(prompt.requests)) for request in taken]
+            self._in_flight |= {request.key: (request, now - prompt.read_at) for request in taken}
+        left = [prompt for prompt in self._waiting if prompt.requests]
+        self._waiting = deque(sorted(left, key=lambda prompt: not prompt.is_begun))
         with _engine_errors():
-            self.decoder.admit([waiting.request for waiting in admitted])
+            self.decoder.admit(admitted)
 
     def _step(self) -> list[Generation]:
         if self.decoder.num_rows == 0:
@@ -142,27 +158,27 @@ class Loop:
         self._finish([self._completed(generation) for generation in generations])
 
     def _completed(self, generation: Generation) -> Result:
-        completion, reasoning = self.codec.split_reasoning(self.codec.decode(generation.tokens))
-        return self._result(generation.key, completion=completion, reasoning=reasoning, generation=generation)
-
-    def _result(
-        self,
-        key: RowKey,
-        *,
-        completion: str | None = None,
-        reasoning: str | None = None,
-        error: RowError | None = None,
-        generation: Generation | None = None,
-    ) -> Result:
-        return Result(
-            key=key,
+        request, waited_s = self._in_flight.pop(generation.key)
+        completion, reasoning = self.codec.completion(request, generation.tokens)
+        return replace(
+            self._result(generation.key, request.sampling.seed),
             completion=completion,
             reasoning=reasoning,
-            error=error,
             generation=generation,
-            prompt_tokens=None if generation is None else generation.prompt_tokens,
-            queue_s=None if generation is None else self._queue_s.pop(key) + generation.queue_s,
-            seed=self.options.seed,
+            prompt_tokens=generation.prompt_tokens,
+            queue_s=waited_s + generation.queue_s,
+        )
+
+    def _result(self, key: RowKey, seed: int, error: RowError | None = None) -> Result:
+        return Result(
+            key=key,
+            completion=None,
+            reasoning=None,
+            error=error,
+            generation=None,
+            prompt_tokens=None,
+            queue_s=None,
+            seed=seed,
             attempt=self.options.attempt,
             run_id=self.options.run_id,
         )

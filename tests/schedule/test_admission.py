@@ -1,41 +1,76 @@
-"""Admission: similar lengths together, the oldest always, never more than there are places."""
+"""Admission: similar lengths together, the oldest always, never more than there are places, samples side by side."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchgen.schedule.admission import choose, look_ahead
+from batchgen.schedule.admission import Waiting, choose, look_ahead
 
-LENGTHS = st.lists(st.integers(1, 5000), max_size=40)
+WAITING = st.lists(st.builds(Waiting, st.integers(1, 5000), st.integers(1, 9), st.just(False)), max_size=40)
 
 
-@given(LENGTHS, st.integers(-1, 50))
-def test_the_oldest_goes_and_places_are_filled_but_not_overfilled(lengths: list[int], num_free: int) -> None:
-    chosen = choose(lengths, num_free)
-    assert len(chosen) == max(0, min(num_free, len(lengths)))
+def positions(lengths: list[int], num_free: int) -> list[int]:
+    """What is chosen of prompts with one sample each."""
+    return [position for position, _ in choose([Waiting(length) for length in lengths], num_free)]
+
+
+@given(WAITING, st.integers(-1, 50))
+def test_the_oldest_goes_and_places_are_filled_but_not_overfilled(waiting: list[Waiting], num_free: int) -> None:
+    chosen = choose(waiting, num_free)
+    num_waiting = sum(prompt.num_samples for prompt in waiting)
+    assert sum(num_samples for _, num_samples in chosen) == max(0, min(num_free, num_waiting))
+    assert all(1 <= num_samples <= waiting[position].num_samples for position, num_samples in chosen)
     assert chosen == sorted(chosen)
-    assert len(dict.fromkeys(chosen)) == len(chosen)
-    assert not chosen or chosen[0] == 0
+    assert len({position for position, _ in chosen}) == len(chosen)
+    assert not chosen or chosen[0].position == 0
+
+
+@given(WAITING, st.integers(1, 50))
+def test_what_is_left_of_a_prompt_goes_first_then_the_oldest(waiting: list[Waiting], num_free: int) -> None:
+    chosen = choose([Waiting(9000, 3, is_begun=True), *waiting], num_free)
+    assert chosen[0] == (0, min(3, num_free))
+    assert len(chosen) == 1 or chosen[1].position == 1
+
+
+@given(WAITING, st.integers(1, 50))
+def test_at_most_one_prompt_is_half_in(waiting: list[Waiting], num_free: int) -> None:
+    chosen = choose(waiting, num_free)
+    assert sum(num_samples < waiting[position].num_samples for position, num_samples in chosen) <= 1
 
 
 def test_prompts_of_similar_length_go_together() -> None:
-    assert choose([8000, *[20] * 10, 8000, 7900], 3) == [0, 11, 12]
-    assert choose([20, 8000, 21, 8000, 19], 3) == [0, 2, 4]
+    assert positions([8000, *[20] * 10, 8000, 7900], 3) == [0, 11, 12]
+    assert positions([20, 8000, 21, 8000, 19], 3) == [0, 2, 4]
 
 
 def test_equal_likeness_goes_by_age() -> None:
-    assert choose([10, 12, 8, 12, 8], 3) == [0, 1, 2]
+    assert positions([10, 12, 8, 12, 8], 3) == [0, 1, 2]
 
 
-@given(st.lists(st.integers(1, 9000), min_size=1, max_size=60), st.integers(1, 4))
-def test_no_row_waits_longer_than_there_are_older_rows(lengths: list[int], num_free: int) -> None:
-    waiting = list(enumerate(lengths))
+def test_samples_of_a_prompt_go_before_other_prompts() -> None:
+    assert choose([Waiting(10, 4), Waiting(10, 4), Waiting(10, 4)], 6) == [(0, 4), (1, 2)]
+    assert choose([Waiting(10, 9), Waiting(10, 1)], 6) == [(0, 6)]
+
+
+@given(
+    st.lists(st.builds(Waiting, st.integers(1, 9000), st.integers(1, 4), st.just(False)), min_size=1, max_size=60),
+    st.data(),
+)
+def test_no_prompt_waits_for_more_rounds_than_there_are_older_ones(prompts: list[Waiting], data: st.DataObject) -> None:
+    waiting = list(enumerate(prompts))
     rounds = 0
     while waiting:
-        chosen = choose([length for _, length in waiting], num_free)
-        for position in chosen:
-            assert rounds <= waiting[position][0]
-        waiting = [entry for position, entry in enumerate(waiting) if position not in chosen]
-        rounds += 1
+        chosen = dict(choose([prompt for _, prompt in waiting], data.draw(st.integers(1, 5))))
+        begun = [waiting[position] for position in chosen if not waiting[position][1].is_begun]
+        assert all(rounds <= number for number, _ in begun)
+        rounds += bool(begun)
+        rest = [
+            (number, prompt._replace(num_samples=prompt.num_samples - chosen[position], is_begun=True))
+            if position in chosen
+            else (number, prompt)
+            for position, (number, prompt) in enumerate(waiting)
+        ]
+        left = [entry for entry in rest if entry[1].num_samples]
+        waiting = sorted(left, key=lambda entry: not entry[1].is_begun)
 
 
 def test_look_ahead_is_bounded() -> None:
