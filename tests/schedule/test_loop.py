@@ -1,6 +1,6 @@
 """The loop: all rows, each by its key, committed as they finish; bad rows are data, a failed engine is not."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from batchgen.errors import EngineError, InputError, JournalError
 from batchgen.schedule.admission import look_ahead
 from batchgen.schedule.loop import MAX_PART_ROWS, Loop, LoopOptions
-from batchgen.types import Prompt, Request, Result, RowError
+from batchgen.types import Prompt, Request, Result, RowError, RowKey, Sampling
 from tests.fakes import FakeClock, FakeCodec, FakeDecoder
+
+SAMPLING = Sampling(max_tokens=8, seed=7)
 
 
 @dataclass
@@ -20,12 +22,14 @@ class MemoryJournal:
 
     commits: list[list[Result]] = field(default_factory=list)
     fail_at: int = 0
+    done: set[RowKey] = field(default_factory=set)
 
     def commit(self, results: list[Result]) -> None:
         if len(self.commits) + 1 == self.fail_at:
             raise JournalError("parts/part-000001.parquet: cannot be written (No space left on device)")
         if results:
             self.commits.append(list(results))
+            self.done |= {result.key for result in results}
 
     @property
     def results(self) -> list[Result]:
@@ -45,7 +49,7 @@ class Watch:
 
 
 def prompts(num_rows: int) -> Iterator[Prompt]:
-    return (Prompt(row, text=f"<{row}>") for row in range(num_rows))
+    return (Prompt(row, text=f"<{row}>", sampling=SAMPLING) for row in range(num_rows))
 
 
 def make_loop(
@@ -64,7 +68,7 @@ def make_loop(
         decoder=decoder,
         journal=journal,
         progress=watch or Watch(),
-        options=LoopOptions(max_tokens=8, checkpoint_s=checkpoint_s, seed=7, attempt=2, run_id="second"),
+        options=LoopOptions(checkpoint_s=checkpoint_s, attempt=2, run_id="second"),
         clock=clock or FakeClock(),
         should_stop=should_stop,
     )
@@ -234,6 +238,70 @@ def test_the_budget_reaches_the_decoder_and_the_context_bounds_it() -> None:
         budgets[request.key.row] = request.max_tokens
         return "x"
 
-    rows = iter([Prompt(0, text="a"), Prompt(1, text="a" * (FakeCodec.context_length - 3))])
+    texts = ["a", "a" * (FakeCodec.context_length - 3)]
+    rows = (Prompt(row, text=text, sampling=SAMPLING) for row, text in enumerate(texts))
     make_loop(rows, FakeDecoder(answer=note), MemoryJournal()).run()
     assert budgets == {0: 8, 1: 3}
+
+
+def test_each_row_bears_its_own_seed_also_where_it_fails() -> None:
+    bad = RowError("missing_prompt", "row 1 has no prompt")
+    rows = [
+        Prompt(0, text="a", sampling=Sampling(seed=5)),
+        Prompt(1, error=bad, sampling=Sampling(seed=6)),
+    ]
+    journal = MemoryJournal()
+    make_loop(iter(rows), FakeDecoder(), journal).run()
+    assert {result.key.row: result.seed for result in journal.results} == {0: 5, 1: 6}
+
+
+@given(
+    numbers=st.lists(st.integers(1, 9), max_size=12),
+    max_rows=st.integers(1, 7),
+    done=st.sets(st.tuples(st.integers(0, 11), st.integers(0, 8)).map(lambda key: RowKey(*key))),
+    bad=st.sets(st.integers(0, 11)),
+)
+@settings(max_examples=60, deadline=None)
+def test_just_the_samples_that_are_missing_come_out(
+    numbers: list[int], max_rows: int, done: set[RowKey], bad: set[int]
+) -> None:
+    rows = [
+        Prompt(row, text=f"<{row}>" + " TOO LONG" * (row in bad), sampling=Sampling(n=number))
+        for row, number in enumerate(numbers)
+    ]
+    journal, decoder = MemoryJournal(done=set(done)), FakeDecoder(max_rows)
+    make_loop(iter(rows), decoder, journal).run()
+    wanted = [RowKey(row, sample) for row, number in enumerate(numbers) for sample in range(number)]
+    assert sorted(result.key for result in journal.results) == [key for key in wanted if key not in done]
+    assert all((result.error is not None) == (result.key.row in bad) for result in journal.results)
+
+
+def test_samples_of_a_prompt_come_together_and_say_how_many_follow() -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    class Noting(FakeDecoder):
+        def admit(self, requests: Sequence[Request]) -> None:
+            seen.extend((*request.key, request.num_following) for request in requests)
+            super().admit(requests)
+
+    rows = (Prompt(row, text=f"<{row}>", sampling=Sampling(n=3)) for row in range(3))
+    make_loop(rows, Noting(max_rows=2, num_steps=lambda request: 1), MemoryJournal()).run()
+    assert seen == [
+        *((0, 0, 1), (0, 1, 1), (0, 2, 0)),
+        *((1, 0, 2), (1, 1, 0), (1, 2, 0)),
+        *((2, 0, 1), (2, 1, 1), (2, 2, 0)),
+    ]
+
+
+def test_a_prompt_of_many_samples_waits_for_no_more_reading() -> None:
+    read: list[int] = []
+
+    def lazily() -> Iterator[Prompt]:
+        for row in range(5):
+            read.append(row)
+            yield Prompt(row, text="a", sampling=Sampling(n=100))
+
+    first_read: list[int] = []
+    decoder = FakeDecoder(max_rows=4, on_step=lambda number: first_read.append(len(read)))
+    make_loop(lazily(), decoder, MemoryJournal()).run()
+    assert first_read[0] == 1
