@@ -13,7 +13,7 @@ import mlx.core as mx
 from batchgen.engine import BLAS
 from batchgen.engine.arrays import int_array
 from batchgen.engine.drafters.protocol import Drafter
-from batchgen.engine.prefill import PrefillGroup, choose_group
+from batchgen.engine.prefill import FirstTokens, KeptPrompt, PrefillGroup, choose_group
 from batchgen.engine.row import Row
 from batchgen.engine.sampling.coupling import Coupling
 from batchgen.engine.sampling.rules import Rules
@@ -51,7 +51,9 @@ class BatchDecoder:
         self.target, self.drafter, self.options = target, drafter, options
         self._eos_token_ids, self._clock = eos_token_ids, clock
         self._waiting: deque[tuple[Request, float]] = deque()
+        self._first = FirstTokens(options.coupling, options.logprobs, clock)
         self._group: PrefillGroup | None = None
+        self._kept: KeptPrompt | None = None
         self._rows: list[Row | None] = []
         self._slots = self._empty_slots()
         self._rules: Rules | None = None  # of the rows in the slots; None when these have changed
@@ -98,7 +100,7 @@ class BatchDecoder:
         self._waiting.extend((request, now_s) for request in requests)
 
     def step(self) -> list[Generation]:
-        finished: list[Generation] = []
+        finished = [] if self._kept is None else self._begin_samples(self._kept)
         if self._group is None and self._waiting:
             self._group = self._begin_group()
         if self._group is not None:
@@ -113,13 +115,12 @@ class BatchDecoder:
         for waiting in self._waiting:
             prompts.setdefault(waiting[0].key.row, []).append(waiting)
         samples = list(prompts.values())
-        options = self.options
-        chosen = choose_group([len(waiting[0][0].tokens) for waiting in samples], options.prefill_chunk)
+        chosen = choose_group([len(waiting[0][0].tokens) for waiting in samples], self.options.prefill_chunk)
         now_s = self._clock()
         rows = [[self._new_row(*waiting, now_s) for waiting in samples[index]] for index in chosen]
         left = [waiting for index, waiting in enumerate(samples) if index not in set(chosen)]
         self._waiting = deque(waiting for prompt in left for waiting in prompt)
-        return PrefillGroup(rows, self.target, self.drafter, options.prefill_chunk, options.coupling, options.logprobs)
+        return PrefillGroup(rows, self.target, self.drafter, self.options.prefill_chunk, self._first)
 
     def _new_row(self, request: Request, admitted_s: float, now_s: float) -> Row:
         counts = [0] * self.options.block_size
@@ -127,16 +128,34 @@ class BatchDecoder:
 
     def _prefill_turn(self, group: PrefillGroup) -> list[Generation]:
         """Reads a chunk; rows that reached their prompt's end move to slots, or are finished by their first token."""
-        done = group.turn(self._clock)
-        self._join(group, [(place, row) for place, row in done if row.finish_reason is None])
+        read = group.turn()
+        for prompt in read:
+            if prompt.num_following:
+                self._kept = KeptPrompt(prompt, group, self.target, self.drafter)
+        finished = self._join(group, [(prompt.place, row) for prompt in read for row in prompt.rows])
         if group.num_rows == 0:
             self._group = None
-        return [row.generation(row.first_token_s) for _, row in done if row.finish_reason is not None]
+        return finished
 
-    def _join(self, group: PrefillGroup, rows: Sequence[tuple[int, Row]]) -> None:
-        """Copies each row's caches from its prompt's place in the group."""
+    def _begin_samples(self, kept: KeptPrompt) -> list[Generation]:
+        """Begins the waiting samples of the prompt that was kept for them."""
+        waiting = [entry for entry in self._waiting if entry[0].key.row == kept.row]
+        if not waiting:
+            return []
+        self._waiting = deque(entry for entry in self._waiting if entry[0].key.row != kept.row)
+        now_s = self._clock()
+        rows = [self._new_row(*entry, now_s) for entry in waiting]
+        kept.begin(rows, self._first)
+        if kept.num_following == 0:
+            self._kept = None
+        return self._join(kept, [(0, row) for row in rows])
+
+    def _join(self, prompts: PrefillGroup | KeptPrompt, begun: Sequence[tuple[int, Row]]) -> list[Generation]:
+        """Copies each row's caches from its prompt's place into a slot; returns the rows that need none."""
+        rows = [(place, row) for place, row in begun if row.finish_reason is None]
+        finished = [row.generation(row.first_token_s) for _, row in begun if row.finish_reason is not None]
         if not rows:
-            return
+            return finished
         self._rules = None
         free = [slot for slot, row in enumerate(self._rows) if row is None]
         if len(free) < len(rows):
@@ -145,12 +164,13 @@ class BatchDecoder:
             self._rows += [None] * (num_slots - len(self._rows))
             self._slots.resize(num_slots)
         chosen, sources = free[: len(rows)], [place for place, _ in rows]
-        self._slots.state.put(chosen, group.state, sources)
-        if self._slots.context is not None and group.context is not None:
-            self._slots.context.put(chosen, group.context, sources)
+        self._slots.state.put(chosen, prompts.state, sources)
+        if self._slots.context is not None and prompts.context is not None:
+            self._slots.context.put(chosen, prompts.context, sources)
         self._slots.anchors[int_array(chosen)] = int_array([row.tokens[-1] for _, row in rows])
         for slot, (_, row) in zip(chosen, rows, strict=True):
             self._rows[slot] = row
+        return finished
 
     def _round(self) -> list[Generation]:
         self._compact()

@@ -39,6 +39,28 @@ def choose_group(lengths: Sequence[int], chunk: int) -> list[int]:
     return group
 
 
+@dataclass(frozen=True, slots=True)
+class FirstTokens:
+    """How rows get the token that their prompt's pass yields."""
+
+    coupling: Coupling
+    wants_logprobs: bool
+    clock: Callable[[], float]
+
+    def give(self, rows: Sequence[Row], logits: mx.array) -> None:
+        """`logits` [R, V] are those behind each row's prompt."""
+        rules = Rules(rows, self.wants_logprobs)
+        anchors = int_array([row.request.tokens[-1] for row in rows])
+        allowed = rules.grammar_masks([[] for _ in rows], logits.shape[-1])
+        decision = decide(rules, self.coupling, logits[:, None], anchors, None, mx.ones_like(anchors), allowed)
+        mx.eval(decision.tokens)
+        now_s = self.clock()
+        tokens = read_int_rows(decision.tokens)
+        logprobs = [[] for _ in rows] if decision.logprobs is None else read_float_rows(decision.logprobs)
+        for row, (token,), logprob in zip(rows, tokens, logprobs, strict=True):
+            row.begin(token, now_s, logprob)
+
+
 @dataclass(slots=True)
 class _Prompt:
     """A prompt that is being read, for all rows that are samples of it."""
@@ -51,24 +73,30 @@ class _Prompt:
         return self.rows[0].request.tokens
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """A prompt that was read to its end: its rows, its place in the group's caches, the logits [1, V] behind it."""
+
+    rows: list[Row]
+    place: int
+    logits: mx.array
+
+    @property
+    def num_following(self) -> int:
+        """How many more samples of it will be admitted."""
+        return min(row.request.num_following for row in self.rows)
+
+
 class PrefillGroup:
     """Prompts that are being read, with caches of their own. Each of `prompts` is the rows that share it."""
 
     def __init__(
-        self,
-        prompts: Sequence[Sequence[Row]],
-        target: Target,
-        drafter: Drafter | None,
-        chunk: int,
-        coupling: Coupling,
-        wants_logprobs: bool,
+        self, prompts: Sequence[Sequence[Row]], target: Target, drafter: Drafter | None, chunk: int, first: FirstTokens
     ) -> None:
         self.state = target.make_state(len(prompts))
         self.context: DraftContext | None = None if drafter is None else drafter.make_context(len(prompts))
         self._prompts: list[_Prompt | None] = [_Prompt(list(rows)) for rows in prompts]
-        self._target, self._drafter, self._chunk = target, drafter, chunk
-        self._coupling: Coupling = coupling
-        self._wants_logprobs = wants_logprobs
+        self._target, self._drafter, self._chunk, self._first = target, drafter, chunk, first
         for prompt in prompts:
             for row in prompt[1:]:
                 row.cached_prompt_tokens = len(row.request.tokens)
@@ -77,10 +105,10 @@ class PrefillGroup:
     def num_rows(self) -> int:
         return sum(len(prompt.rows) for prompt in self._prompts if prompt is not None)
 
-    def turn(self, clock: Callable[[], float]) -> list[tuple[int, Row]]:
-        """Reads one chunk; rows whose prompt reached its end get their first token.
+    def turn(self) -> list[ReadPrompt]:
+        """Reads one chunk; the rows of prompts that reached their end get their first token.
 
-        Returns those rows, each with the place of its prompt in the group's caches; they are the group's no more.
+        Returns those prompts; their rows are the group's no more.
         """
         left = [0 if prompt is None else len(prompt.tokens) - prompt.num_read for prompt in self._prompts]
         width = min(self._chunk, max(left))
@@ -93,40 +121,53 @@ class PrefillGroup:
             self._drafter.extend(self.context, hidden.features, device_counts)
             arrays += self.context.arrays()
         mx.async_eval(arrays)
-        done = [
-            (place, row)
-            for place, prompt in enumerate(self._prompts)
-            if prompt is not None and counts[place] == left[place]
-            for row in prompt.rows
-        ]
-        self._give_first_tokens(done, hidden.final, counts, clock)
+        ended = [place for place, tokens_left in enumerate(left) if 0 < tokens_left == counts[place]]
+        read = self._end(ended, hidden.final, counts) if ended else []
         mx.eval(arrays)
         for place, prompt in enumerate(self._prompts):
             if prompt is not None:
                 prompt.num_read += counts[place]
-                self._prompts[place] = None if counts[place] == left[place] else prompt
-        return done
+                self._prompts[place] = None if place in ended else prompt
+        return read
 
     def _next_tokens(self, prompt: _Prompt | None, width: int) -> list[int]:
         tokens = [] if prompt is None else list(prompt.tokens[prompt.num_read : prompt.num_read + width])
         return tokens + [0] * (width - len(tokens))
 
-    def _give_first_tokens(
-        self, done: Sequence[tuple[int, Row]], final: mx.array, counts: Sequence[int], clock: Callable[[], float]
-    ) -> None:
-        if not done:
-            return
+    def _end(self, places: Sequence[int], final: mx.array, counts: Sequence[int]) -> list[ReadPrompt]:
         # One row of logits for each prompt, however many samples are taken from it.
-        places = sorted({place for place, _ in done})
         logits = self._target.logits(final[int_array(places), int_array([counts[place] - 1 for place in places])])
-        rules = Rules([row for _, row in done], self._wants_logprobs)
-        logits = logits[int_array([places.index(place) for place, _ in done])][:, None]
-        anchors = int_array([row.request.tokens[-1] for _, row in done])
-        allowed = rules.grammar_masks([[] for _ in done], logits.shape[-1])
-        decision = decide(rules, self._coupling, logits, anchors, None, mx.ones_like(anchors), allowed)
-        mx.eval(decision.tokens)
-        now_s = clock()
-        tokens = read_int_rows(decision.tokens)
-        logprobs = [[] for _ in done] if decision.logprobs is None else read_float_rows(decision.logprobs)
-        for (_, row), (token,), logprob in zip(done, tokens, logprobs, strict=True):
-            row.begin(token, now_s, logprob)
+        prompts = [prompt for place in places if (prompt := self._prompts[place]) is not None]
+        rows = [row for prompt in prompts for row in prompt.rows]
+        sources = [number for number, prompt in enumerate(prompts) for _ in prompt.rows]
+        self._first.give(rows, logits[int_array(sources)])
+        return [
+            ReadPrompt(prompt.rows, place, logits[number : number + 1])
+            for number, (place, prompt) in enumerate(zip(places, prompts, strict=True))
+        ]
+
+
+class KeptPrompt:
+    """A prompt that was read and of which samples are still to come, with caches of one row as they were at its end."""
+
+    def __init__(self, prompt: ReadPrompt, group: PrefillGroup, target: Target, drafter: Drafter | None) -> None:
+        request = prompt.rows[0].request
+        self.row, self.num_following = request.key.row, prompt.num_following
+        self.state = target.make_state(1)
+        self.state.put([0], group.state, [prompt.place])
+        self.state.settle(len(request.tokens))
+        self.context: DraftContext | None = None
+        if drafter is not None and group.context is not None:
+            self.context = drafter.make_context(1)
+            self.context.put([0], group.context, [prompt.place])
+            self.context.settle(len(request.tokens))
+        self._logits = prompt.logits
+        # Else the group's caches would stay as long as this does.
+        mx.eval(self._logits, self.state.arrays(), [] if self.context is None else self.context.arrays())
+
+    def begin(self, rows: Sequence[Row], first: FirstTokens) -> None:
+        """Gives further samples their first token."""
+        for row in rows:
+            row.cached_prompt_tokens = len(row.request.tokens)
+        self.num_following = min(row.request.num_following for row in rows)
+        first.give(rows, mx.repeat(self._logits, len(rows), axis=0))

@@ -103,3 +103,40 @@ def test_samples_of_a_prompt_share_its_prefill_and_nothing_else(folders, drafter
     assert len(set(texts(together))) == 4
     cached = [generation.cached_prompt_tokens for _, generation in sorted(together.items())]
     assert cached == [0, *[len(base.tokens)] * 3]
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "qwen3"])
+@pytest.mark.parametrize("drafter", [None, "v2"])
+@pytest.mark.parametrize("groups", [(1, 1, 1, 1), (2, 1, 1), (1, 3), (3, 1)])
+def test_a_prompt_is_read_once_for_samples_that_come_later(folders, kind, drafter, groups):
+    """Others come and go between the samples; a kept prompt is let go after the last one."""
+    base, other = requests()[1], requests()[2]
+    folder = None if drafter is None else folders[f"{kind}-v2"]
+    samples = [replace(base, key=RowKey(1, sample), noise_key=base.noise_key + sample) for sample in range(4)]
+    expected = texts(decode(decoder(folders[kind], folder, 8), samples))
+
+    engine = decoder(folders[kind], folder, 3)
+    reads, read = [], engine.target.prefill
+
+    def counting(state, tokens, counts):
+        reads.append(sum(counts.tolist()))
+        return read(state, tokens, counts)
+
+    engine.target.prefill = counting
+    done, left = {}, list(samples)
+    for number, size in enumerate(groups):
+        while engine.num_rows + size > engine.max_rows:
+            done |= {generation.key: generation for generation in engine.step()}
+        group, left = left[:size], left[size:]
+        engine.admit([replace(sample, num_following=len(left)) for sample in group])
+        if engine.num_rows < engine.max_rows:
+            engine.admit([replace(other, key=RowKey(2 + number, 0))])
+        done |= {generation.key: generation for generation in engine.step()}
+    while engine.num_rows:
+        done |= {generation.key: generation for generation in engine.step()}
+    assert texts({key: generation for key, generation in done.items() if key.row == 1}) == expected
+    num_others = sum(key.row != 1 for key in done)
+    assert sum(reads) == len(base.tokens) + num_others * len(other.tokens)
+    cached = [done[sample.key].cached_prompt_tokens for sample in samples]
+    assert cached == [0, *[len(base.tokens)] * 3]
+    assert engine._kept is None
