@@ -20,7 +20,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "schema": ("errors", "types"),
     "job": BASE,
     "hub": BASE,
-    "prompts": (*BASE, "job"),
+    "prompts": (*BASE, "job", "grammar"),
     "schedule": BASE,
     "engine": BASE,
     "grammar": BASE,

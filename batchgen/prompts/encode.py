@@ -1,35 +1,44 @@
-"""Prompts to tokens and tokens to text, the way the model's own tokenizer and chat template have it.
+"""From prompts to requests and from their tokens to text, the way the model's own tokenizer and chat template have it.
 
-A prompt has one beginning-of-sequence token where its tokenizer has one. Decoded text is what mlx-lm shows for the same
-tokens, without special tokens. A prompt that cannot be encoded is a `RowError`.
+A prompt has one beginning-of-sequence token where its tokenizer has one. Text is what mlx-lm shows for the same tokens,
+without special tokens. A prompt that cannot be encoded, and sampling that the model cannot serve, is a `RowError`.
 """
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from batchgen.errors import ModelError
+from batchgen.errors import JobError, ModelError
 from batchgen.job.spec import InputSpec
+from batchgen.prompts.chat_template import ChatTemplate
+from batchgen.prompts.grammars import Grammars
 from batchgen.prompts.model_files import (
     config_int,
     end_tokens,
     load_tokenizer,
     read_json,
+    text_config,
     tokenizer_digest,
 )
+from batchgen.prompts.noise_key import noise_key
 from batchgen.prompts.render import TEMPLATE_ERRORS, reason_of
-from batchgen.types import ErrorKind, Prompt, RowError
-
-THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
-
-_PROBE = "batchgen"
-
-_DATE_CALL = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<format>[^'"\\]*)(?P=quote)\s*\)""")
-_ANY_DATE_CALL = re.compile(r"strftime_now\s*\(")
+from batchgen.prompts.stops import StopStrings, cut
+from batchgen.prompts.text import Detokenizer, seen
+from batchgen.prompts.thinking import CLOSE, OPEN, AnswerStream, Block, split_reasoning
+from batchgen.types import (
+    ErrorKind,
+    GrammarMatcher,
+    Prompt,
+    Request,
+    RowError,
+    RowKey,
+    Sampling,
+    StopMatcher,
+    ThinkingLimit,
+)
 
 
 class Codec:
@@ -37,20 +46,23 @@ class Codec:
 
     def __init__(self, folder: Path, tokenizer: Any, config: dict[str, Any], system: str | None, chat: bool) -> None:
         self._tokenizer = tokenizer
-        self._system = system
         self._folder = folder
         self.chat = chat
-        self._template = self._dated_template(datetime.now(UTC))  # until `pin_time`
-        vocabulary: dict[str, int] = tokenizer.get_vocab()
+        self._template = ChatTemplate(tokenizer, folder, system) if chat else None
+        self._text = Detokenizer(tokenizer, folder)
+        vocabulary: Mapping[str, int] = tokenizer.get_vocab()
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        # The engine's logits have as many entries as the language model's part of the configuration says.
+        known_size = config_int(text_config(config), "vocab_size") or config_int(config, "vocab_size")
+        self._model_vocab_size = self.vocab_size if known_size is None else known_size
         self.context_length = config_int(config, "max_position_embeddings")
         # mlx-lm ends at the tokenizer's own end token too, whatever the configuration names.
         own_end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
         self.eos_token_ids = end_tokens(folder, config) | frozenset(own_end)
-        self._hidden = _special_ids(tokenizer) - {vocabulary.get(THINK_OPEN), vocabulary.get(THINK_CLOSE)}
-        self._trims_space = _is_byte_level(folder)
-        self._thinks = THINK_CLOSE in vocabulary or THINK_CLOSE in str(tokenizer.chat_template)
-        self._opens_thinking = chat and self._probe().rstrip().endswith(THINK_OPEN)
+        self._open_token = vocabulary.get(OPEN)
+        self._close_token = vocabulary.get(CLOSE)
+        self._thinks = self._close_token is not None or CLOSE in str(tokenizer.chat_template)
+        self._grammars = Grammars(tokenizer, self._model_vocab_size, self.eos_token_ids, self._open_token)
 
     @classmethod
     def load(cls, folder: Path, *, system: str | None, chat: bool | None) -> Self:
@@ -66,13 +78,33 @@ class Codec:
             why = "input.system is set" if system is not None else "chat is on or the input is conversations"
             raise ModelError(f"{folder}: its tokenizer has no chat template, and the job needs one: {why}")
         codec = cls(folder, tokenizer, config, system, has_template if chat is None else chat)
-        codec._require_fit(config_int(config, "vocab_size"))
+        codec._require_fit()
         return codec
 
     @classmethod
     def for_input(cls, folder: Path, spec: InputSpec) -> Self:
         """Loads it as the job's input needs it: conversations always take the chat template."""
         return cls.load(folder, system=spec.system, chat=True if spec.messages is not None else spec.chat)
+
+    def require(self, sampling: Sampling) -> None:
+        """Raises JobError if the model cannot serve a job's own sampling values."""
+        refusal = self._refusal(sampling)
+        if refusal is not None:
+            raise JobError(refusal)
+
+    def requests(self, prompt: Prompt, samples: Sequence[int]) -> list[Request] | RowError:
+        """What the engine needs to make these samples of a prompt, or why it cannot make any."""
+        if prompt.error is not None:
+            return prompt.error
+        if not samples:
+            return []
+        refusal = self._refusal(prompt.sampling)
+        if refusal is not None:
+            return RowError("bad_sampling", f"{prompt.place}: {refusal}")
+        tokens = self.encode(prompt)
+        if isinstance(tokens, RowError):
+            return tokens
+        return [self._request(prompt, sample, tokens) for sample in samples]
 
     def encode(self, prompt: Prompt) -> list[int] | RowError:
         """The prompt's token ids, at least one and at most `context_length - 1`, or why it has none."""
@@ -94,22 +126,24 @@ class Codec:
 
     def render(self, prompt: Prompt) -> str | RowError:
         """The text that is tokenized: the prompt's own, or what the chat template makes of it."""
-        if prompt.messages is None and not self.chat:
-            assert prompt.text is not None
-            return prompt.text
-        if not self.chat:
-            raise ModelError(f"{self._folder}: conversations need a chat template, and none is in use")
         text, messages = prompt.text, prompt.messages
+        if self._template is None:
+            if messages is not None:
+                raise ModelError(f"{self._folder}: conversations need a chat template, and none is in use")
+            assert text is not None
+            return text
         kind: ErrorKind = "bad_messages" if messages is not None else "bad_template"
+        conversation = messages if messages is not None else [{"role": "user", "content": text}]
         try:
-            return self._apply_template(messages if messages is not None else [{"role": "user", "content": text}])
+            return self._template.apply(conversation, prompt.sampling.thinking)
         except TEMPLATE_ERRORS as error:
             return RowError(kind, f"{prompt.place}: the model's chat template fails: {reason_of(error)}")
 
     def pin_time(self, time: str) -> None:
         """What chat templates that ask for the date are told from now on (ISO): a job that goes on after midnight must
         not render other prompts than it began with."""
-        self._template = self._dated_template(datetime.fromisoformat(time))
+        if self._template is not None:
+            self._template.pin_time(datetime.fromisoformat(time))
 
     def completion_budget(self, prompt_tokens: int, max_tokens: int) -> int:
         """How many tokens a completion may have: `max_tokens`, or what the context leaves; at least 1."""
@@ -117,29 +151,23 @@ class Codec:
             return max_tokens
         return min(max_tokens, self.context_length - prompt_tokens)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of completion tokens, without an end token and other special tokens."""
-        visible = [token for token in tokens if token not in self._hidden]
-        if visible and tokens[-1] in self.eos_token_ids and visible[-1] == tokens[-1]:
-            visible.pop()
-        # Cleaning up spaces is meant for word pieces, and spoils what BPE decodes exactly.
-        text = str(self._tokenizer.decode(visible, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-        return text.removeprefix(" ") if self._trims_space else text
+    def completion(self, request: Request, tokens: Sequence[int]) -> tuple[str, str | None]:
+        """The answer in the tokens that came of a request, and the text of its thinking block if it has one.
 
-    def split_reasoning(self, text: str) -> tuple[str, str | None]:
-        """A completion's answer and the text of its thinking block, None where it has no block.
-
-        The block may have been opened by the chat template. A block that was never closed is all there is: the answer
-        is then empty.
+        The answer ends before its earliest stop string. The end or stop token that ended the row has no text.
         """
-        if not self._thinks:
-            return text, None
-        head, close, answer = text.partition(THINK_CLOSE)
-        if head.lstrip().startswith(THINK_OPEN):
-            head = head.lstrip().removeprefix(THINK_OPEN)
-        elif not self._opens_thinking:
-            return text, None
-        return (answer.lstrip("\n") if close else ""), head.strip()
+        sampling = request.sampling
+        block = self._block(request.tokens, sampling)
+        shown = self._without_end(tokens, sampling)
+        answer, reasoning = split_reasoning(self._text.text(shown), block)
+        if sampling.stop:
+            short = self._text.text(shown[: max(0, sampling.min_tokens - 1)])
+            answer = cut(answer, sampling.stop, num_barred=len(AnswerStream(block).push(seen(short))))
+        return answer, reasoning
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of completion tokens, thinking and all, without an end token and other special tokens."""
+        return self._text.text(self._without_end(tokens, Sampling()))
 
     @property
     def identity(self) -> dict[str, str | bool]:
@@ -152,58 +180,93 @@ class Codec:
             "eos_token_ids": ",".join(str(token) for token in sorted(self.eos_token_ids)),
         }
 
+    def _request(self, prompt: Prompt, sample: int, tokens: list[int]) -> Request:
+        sampling = prompt.sampling
+        block = self._block(tokens, sampling)
+        return Request(
+            key=RowKey(prompt.row, sample),
+            tokens=tokens,
+            max_tokens=self.completion_budget(len(tokens), sampling.max_tokens),
+            sampling=sampling,
+            noise_key=noise_key(prompt, sample),
+            stop_matcher=self._stop_matcher(sampling, block),
+            grammar_matcher=self._grammar_matcher(sampling, block),
+            thinking_limit=self._thinking_limit(sampling, block),
+        )
+
+    def _stop_matcher(self, sampling: Sampling, block: Block) -> StopMatcher | None:
+        if not sampling.stop:
+            return None
+        return StopStrings(sampling.stop, sampling.min_tokens, self._text.stream(), AnswerStream(block))
+
+    def _grammar_matcher(self, sampling: Sampling, block: Block) -> GrammarMatcher | None:
+        return None if sampling.grammar is None else self._grammars.matcher(sampling.grammar, block)
+
+    def _thinking_limit(self, sampling: Sampling, block: Block) -> ThinkingLimit | None:
+        if sampling.thinking_budget is None or block == "none":
+            return None
+        assert self._close_token is not None
+        return ThinkingLimit(sampling.thinking_budget, self._open_token, self._close_token, block == "open")
+
+    def _block(self, prompt_tokens: Sequence[int], sampling: Sampling) -> Block:
+        """Whether a completion of this prompt can have a thinking block: for text, stop strings, grammar and budget.
+
+        A model that does not think where it was told to may still do so, unless a grammar keeps it from it.
+        """
+        if not self._thinks:
+            return "none"
+        tail = self._text.tail(prompt_tokens, max(len(OPEN), len(CLOSE)))
+        if tail.endswith(OPEN):
+            return "open"
+        is_over = sampling.thinking is False or tail.endswith(CLOSE)
+        return "none" if sampling.grammar is not None and (is_over or self._open_token is None) else "may_open"
+
+    def _without_end(self, tokens: Sequence[int], sampling: Sampling) -> Sequence[int]:
+        """A completion's tokens without the one that ended it."""
+        ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
+        return tokens[:-1] if tokens and tokens[-1] in ends else tokens
+
     def _tokens(self, rendered: str) -> list[int]:
         # A chat template writes the special tokens itself; so does text that already begins with one.
         bos = self._tokenizer.bos_token
         add_special = not self.chat and not (bos and rendered.startswith(bos))
         return list(self._tokenizer.encode(rendered, add_special_tokens=add_special, verbose=False))
 
-    def _apply_template(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        conversation = [dict(message) for message in messages]
-        if self._system is not None and conversation[0]["role"] not in ("system", "developer"):
-            conversation.insert(0, {"role": "system", "content": self._system})
-        return str(
-            self._tokenizer.apply_chat_template(
-                conversation, chat_template=self._template, tokenize=False, add_generation_prompt=True
+    def _refusal(self, sampling: Sampling) -> str | None:
+        """What of some sampling values the model cannot serve, behind its key, and what to do; None if all is well."""
+        refusal = self._thinking_refusal(sampling) or self._token_refusal(sampling)
+        if refusal is None and sampling.grammar is not None:
+            refusal = self._grammars.refusal(sampling.grammar)
+        return refusal
+
+    def _thinking_refusal(self, sampling: Sampling) -> str | None:
+        if sampling.thinking is not None and not (self._template is not None and self._template.reads_thinking):
+            found = f"sampling.thinking: found {str(sampling.thinking).lower()}, but"
+            if self._template is None:
+                return f"{found} no chat template is in use that could be told; leave thinking out"
+            return f"{found} the model's chat template does not read enable_thinking; leave thinking out"
+        if sampling.thinking_budget is not None and self._close_token is None:
+            return (
+                f"sampling.thinking_budget: found {sampling.thinking_budget}, but the model's tokenizer has no token "
+                f"{CLOSE} to end thinking with; leave thinking_budget out"
             )
-        )
+        return None
 
-    def _dated_template(self, now: datetime) -> str | None:
-        """The chat template in use, with what it asks of the clock written into it."""
-        if not self.chat:
-            return None
-        template = str(self._tokenizer.get_chat_template())
-        dated = _DATE_CALL.sub(lambda call: json.dumps(now.strftime(call["format"])), template)
-        if _ANY_DATE_CALL.search(dated):
+    def _token_refusal(self, sampling: Sampling) -> str | None:
+        keys = {
+            "logit_bias": [token for token, _ in sampling.logit_bias],
+            "stop_token_ids": sampling.stop_token_ids,
+        }
+        for key, tokens in keys.items():
+            highest = max(tokens, default=-1)
+            if highest >= self._model_vocab_size:
+                last = self._model_vocab_size - 1
+                return f"sampling.{key}: found token id {highest}, must be at most {last}, the model's last"
+        return None
+
+    def _require_fit(self) -> None:
+        if self.vocab_size > self._model_vocab_size:
             raise ModelError(
-                f"{self._folder}: its chat template asks for the date in a form that cannot be held still "
-                "(strftime_now with another argument than a plain string), so prompts would change from day to day"
-            )
-        return dated
-
-    def _probe(self) -> str:
-        """What the chat template makes of a plain question; raises ModelError if it cannot."""
-        try:
-            return self._apply_template([{"role": "user", "content": _PROBE}])
-        except TEMPLATE_ERRORS as error:
-            with_system = " with input.system" if self._system is not None else ""
-            raise ModelError(f"{self._folder}: its chat template fails{with_system}: {reason_of(error)}") from error
-
-    def _require_fit(self, model_vocab_size: int | None) -> None:
-        if model_vocab_size is not None and self.vocab_size > model_vocab_size:
-            raise ModelError(
-                f"{self._folder}: the tokenizer has {self.vocab_size} tokens and the model {model_vocab_size}; "
+                f"{self._folder}: the tokenizer has {self.vocab_size} tokens and the model {self._model_vocab_size}; "
                 "they do not belong together"
             )
-
-
-def _special_ids(tokenizer: Any) -> frozenset[int]:
-    added = (number for number, token in tokenizer.added_tokens_decoder.items() if token.special)
-    return frozenset(added) | frozenset(tokenizer.all_special_ids)
-
-
-def _is_byte_level(folder: Path) -> bool:
-    """Whether tokens are bytes (GPT-2's way); mlx-lm then drops one space before the text."""
-    path = folder / "tokenizer.json"
-    decoder = read_json(path).get("decoder") if path.exists() else None
-    return isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"

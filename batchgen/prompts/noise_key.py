@@ -8,8 +8,9 @@ from batchgen.types import Prompt
 def noise_key(prompt: Prompt, sample: int) -> int:
     """64 bits made of the seed, the sample's number and the row: its id where it has one, else its number.
 
-    The first 8 bytes, most significant first, of the BLAKE2b-512 hash of `seed sample kind value` in UTF-8, where kind is `text`
-    or `number` for an id and `row` for a row's number. Part of the format: another key would be another completion.
+    The first 8 bytes, most significant first, of the BLAKE2b-512 hash of `seed sample kind value` in UTF-8, where kind
+    is `text` or `number` for an id and `row` for a row's number. Part of the format: another key would be another
+    completion.
     """
     kind, value = "row", str(prompt.row)
     if prompt.id is not None:

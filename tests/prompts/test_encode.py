@@ -34,6 +34,13 @@ def codec_of(folder: Path, **keys: Any) -> Codec:
     return Codec.load(folder, **({"system": None, "chat": None} | keys))
 
 
+def answer_of(codec: Codec, completion: str) -> tuple[str, str | None]:
+    """Answer and reasoning of a completion of some prompt, given as text."""
+    requests = codec.requests(text("hello"), [0])
+    assert isinstance(requests, list)
+    return codec.completion(requests[0], codec._tokenizer.encode(completion, add_special_tokens=False))
+
+
 def tokens_of(codec: Codec, prompt: Prompt) -> list[str]:
     encoded = codec.encode(prompt)
     assert isinstance(encoded, list)
@@ -357,19 +364,18 @@ THINKING = CHAT_TEMPLATE.replace("[assistant]", "[assistant]<think>\n")
 )
 def test_reasoning(tmp_path: Path, template: str, completion: str, answer: str, reasoning: str | None) -> None:
     codec = codec_of(write_model(tmp_path, chat_template=template))
-    assert codec.split_reasoning(completion) == (answer, reasoning)
+    assert answer_of(codec, completion) == (answer, reasoning)
 
 
 def test_a_model_that_does_not_think_has_no_reasoning(sentence_piece_model: Path) -> None:
-    assert codec_of(sentence_piece_model).split_reasoning("<think>a</think>b") == ("<think>a</think>b", None)
+    assert answer_of(codec_of(sentence_piece_model), "<think>a</think>b") == ("<think>a</think>b", None)
 
 
 def test_thinking_marks_that_are_special_tokens_are_still_seen(tmp_path: Path) -> None:
     tokenizer = byte_level_tokenizer()
     tokenizer.add_special_tokens(["<think>", "</think>"])
     codec = codec_of(write_model(tmp_path, tokenizer))
-    tokens = codec._tokenizer.encode("<think>why</think>hello", add_special_tokens=False)
-    assert codec.split_reasoning(codec.decode([*tokens, 1])) == ("hello", "why")
+    assert answer_of(codec, "<think>why</think>hello</s>") == ("hello", "why")
 
 
 def test_identity_follows_tokenizer_template_and_end_tokens(tmp_path: Path, byte_level_model: Path) -> None:
