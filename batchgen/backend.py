@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from batchgen.hub import ModelFolder, resolve_model
-from batchgen.job.spec import EngineSpec, InputSpec
+from batchgen.job.spec import EngineSpec, InputSpec, Job
 from batchgen.prompts.encode import Codec
 from batchgen.schedule.loop import Codec as LoopCodec
-from batchgen.types import Decoder, Prompt, RowError
+from batchgen.types import Decoder, Prompt, RowError, Sampling
 
 if TYPE_CHECKING:
     from batchgen.engine import EngineOptions
@@ -35,6 +35,10 @@ class TextCodec(LoopCodec, Protocol):
     @property
     def context_length(self) -> int | None:
         """Tokens that the model can attend to; None if its configuration names none."""
+        ...
+
+    def require(self, sampling: Sampling) -> None:
+        """Raises JobError if the model cannot serve a job's own sampling values."""
         ...
 
     def render(self, prompt: Prompt) -> str | RowError:
@@ -74,7 +78,7 @@ class Backend(Protocol):
         self,
         model: Path,
         drafter: Path | None,
-        engine: EngineSpec,
+        job: Job,
         eos_token_ids: frozenset[int],
         clock: Callable[[], float],
     ) -> ReportingDecoder: ...
@@ -103,19 +107,20 @@ class MlxBackend:
         self,
         model: Path,
         drafter: Path | None,
-        engine: EngineSpec,
+        job: Job,
         eos_token_ids: frozenset[int],
         clock: Callable[[], float],
     ) -> ReportingDecoder:
         from batchgen import engine as engine_room
 
-        return engine_room.load(model, drafter, engine_options(engine, eos_token_ids, clock))
+        return engine_room.load(model, drafter, engine_options(job, eos_token_ids, clock))
 
 
-def engine_options(engine: EngineSpec, eos_token_ids: frozenset[int], clock: Callable[[], float]) -> "EngineOptions":
-    """The job's engine section as the engine takes it, `auto` being None there."""
+def engine_options(job: Job, eos_token_ids: frozenset[int], clock: Callable[[], float]) -> "EngineOptions":
+    """What of a job is the engine's, as the engine takes it, `auto` being None there."""
     from batchgen.engine import EngineOptions
 
+    engine = job.engine
     return EngineOptions(
         eos_token_ids=eos_token_ids,
         clock=clock,
@@ -123,6 +128,8 @@ def engine_options(engine: EngineSpec, eos_token_ids: frozenset[int], clock: Cal
         block_size=None if engine.block_size == "auto" else engine.block_size,
         prefill_chunk=engine.prefill_chunk,
         dtype=None if engine.dtype == "auto" else engine.dtype,
+        coupling=job.sampling.coupling,
+        logprobs=job.output.logprobs,
     )
 
 

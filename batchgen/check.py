@@ -15,7 +15,7 @@ from batchgen.prompts.read import InputTable
 from batchgen.types import Prompt, RowError
 
 MAX_MESSAGES = 5
-MAX_SAMPLE_CHARACTERS = 2000
+MAX_SHOWN_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +30,22 @@ class TokenLengths:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What `check` found. `num_selected` are the rows that `where` lets in; bad rows are among them."""
+    """What `check` found. `num_selected` are the rows that `where` lets in, bad ones among them; `num_outputs` the rows
+    of the output, one for each sample."""
 
     job: Job
     num_files: int
     num_rows: int
     num_selected: int
+    num_outputs: int
     error_counts: tuple[tuple[str, int], ...]
     error_messages: tuple[str, ...]
     lengths: TokenLengths | None
     context_length: int | None
     num_short_budget: int
     """Rows whose completion may be cut short, for prompt and max_tokens together exceed the context."""
-    sample_text: str | None
-    sample_tokens: int
+    shown_text: str | None
+    shown_tokens: int
 
     @property
     def num_errors(self) -> int:
@@ -62,13 +64,14 @@ class CheckReport:
             f"prompt tokens  {self._lengths()}",
             f"context        {self._context()}",
             f"output         {self.job.output.path} can be written",
-            *self._sample(),
+            *self._first_prompt(),
         ]
 
     def _input(self) -> str:
         files = "1 file" if self.num_files == 1 else f"{self.num_files} files"
         selected = "" if self.job.input.where is None else f", {self.num_selected} after where"
-        return f"{files}, {self.num_rows} rows{selected}"
+        samples = "" if self.num_outputs == self.num_selected else f"; {self.num_outputs} rows of output"
+        return f"{files}, {self.num_rows} rows{selected}{samples}"
 
     def _errors(self) -> str:
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.error_counts)
@@ -87,17 +90,19 @@ class CheckReport:
         if self.lengths is None:
             return str(self.context_length)
         budget = f"max_tokens {self.job.sampling.defaults().max_tokens}"
+        if "max_tokens" in self.job.sampling.columns():
+            budget = "their max_tokens"
         if not self.num_short_budget:
             return f"{self.context_length}, enough with {budget} for every prompt that can run"
         return f"{self.context_length}, {self.num_short_budget} rows leave less than {budget}"
 
-    def _sample(self) -> list[str]:
-        if self.sample_text is None:
+    def _first_prompt(self) -> list[str]:
+        if self.shown_text is None:
             return []
-        shown = self.sample_text[:MAX_SAMPLE_CHARACTERS]
-        cut = " (its beginning)" if len(shown) < len(self.sample_text) else ""
+        shown = self.shown_text[:MAX_SHOWN_CHARACTERS]
+        cut = " (its beginning)" if len(shown) < len(self.shown_text) else ""
         return [
-            f"first prompt   {self.sample_tokens} tokens{cut}:",
+            f"first prompt   {self.shown_tokens} tokens{cut}:",
             *(f"    {line}" for line in shown.splitlines()),
         ]
 
@@ -112,31 +117,32 @@ def _survey(job: Job, table: InputTable, codec: TextCodec) -> CheckReport:
     messages: list[str] = []
     lengths = array("q")
     num_short_budget = 0
-    sample: tuple[Prompt, int] | None = None
+    shown: tuple[Prompt, int] | None = None
     for prompt in table.prompts():
-        tokens = codec.encode(prompt)
-        if isinstance(tokens, RowError):
-            counts[tokens.kind] += 1
-            messages += [tokens.message] if len(messages) < MAX_MESSAGES else []
+        requests = codec.requests(prompt, [0])
+        if isinstance(requests, RowError):
+            counts[requests.kind] += 1
+            messages += [requests.message] if len(messages) < MAX_MESSAGES else []
             continue
-        lengths.append(len(tokens))
-        max_tokens = prompt.sampling.max_tokens
-        num_short_budget += codec.completion_budget(len(tokens), max_tokens) < max_tokens
-        sample = sample or (prompt, len(tokens))
-    text = None if sample is None else codec.render(sample[0])
+        (request,) = requests
+        lengths.append(len(request.tokens))
+        num_short_budget += request.max_tokens < prompt.sampling.max_tokens
+        shown = shown or (prompt, len(request.tokens))
+    text = None if shown is None else codec.render(shown[0])
     assert not isinstance(text, RowError)
     return CheckReport(
         job=job,
         num_files=len(table.files),
         num_rows=table.num_rows,
         num_selected=table.count(),
+        num_outputs=table.count_outputs(),
         error_counts=tuple(sorted(counts.items())),
         error_messages=tuple(messages),
         lengths=_lengths(sorted(lengths)),
         context_length=codec.context_length,
         num_short_budget=num_short_budget,
-        sample_text=text,
-        sample_tokens=0 if sample is None else sample[1],
+        shown_text=text,
+        shown_tokens=0 if shown is None else shown[1],
     )
 
 

@@ -20,15 +20,13 @@ from batchgen.journal import run_folder as journal
 from batchgen.journal.disk import Disk
 from batchgen.journal.run_folder import RunFolder, run_folder_path
 from batchgen.output.final import FinalState, Mark, final_state, make_metadata
-from batchgen.output.merge import final_schema, merge
+from batchgen.output.merge import merge
 from batchgen.output.progress import Progress, make_progress
 from batchgen.output.stats import Totals
 from batchgen.plan import Plan, make_plan
 from batchgen.schedule.loop import Loop, LoopOptions
 from batchgen.schedule.stop import StopSignals
 from batchgen.types import RowKey
-
-NUM_SAMPLES = 1
 
 
 def _new_id() -> str:
@@ -118,7 +116,7 @@ def run_job(job_path: Path, backend: Backend, surroundings: Surroundings) -> Out
             output=plan.output,
             group_by=plan.job.report.group_by,
             drafter=plan.job.drafter,
-            num_rows=folder.run.num_rows * NUM_SAMPLES,
+            num_rows=folder.run.num_rows,
             num_done=len(folder.done),
             num_errors=folder.num_errors,
             totals=progress.totals,
@@ -138,7 +136,7 @@ def _open_folder(plan: Plan, backend: Backend, surroundings: Surroundings) -> Ru
         plan.output,
         fingerprint=plan.fingerprint(backend),
         input_files=plan.input_records(),
-        count_rows=plan.table.count,
+        count_rows=plan.table.count_outputs,
         new_id=surroundings.new_id,
         now=surroundings.time(),
         disk=surroundings.disk,
@@ -158,7 +156,7 @@ def _require_no_foreign_file(output: Path) -> None:
 
 def _require_own_final(plan: Plan, folder: RunFolder) -> FinalState:
     """What stands at the output path; OutputError if this run did not make it."""
-    state = final_state(plan.output, _mark(folder), final_schema(plan.table.kept_schema))
+    state = final_state(plan.output, _mark(folder), plan.final_schema)
     if state == "foreign":
         raise OutputError(
             f"{plan.output} exists and was not made by the run in {folder.path}; move it away, or choose another path"
@@ -167,7 +165,7 @@ def _require_own_final(plan: Plan, folder: RunFolder) -> FinalState:
 
 
 def _is_complete(folder: RunFolder) -> bool:
-    return len(folder.done) == folder.run.num_rows * NUM_SAMPLES
+    return len(folder.done) == folder.run.num_rows
 
 
 def _decode(
@@ -183,7 +181,7 @@ def _decode(
     decoder = backend.load_decoder(
         plan.models.model.path,
         plan.models.drafter_path,
-        plan.job.engine,
+        plan.job,
         plan.codec.eos_token_ids,
         surroundings.clock,
     )
@@ -191,17 +189,15 @@ def _decode(
         surroundings.say(f"hint: {hint}")
     run_id = surroundings.new_id()
     attempt = folder.begin_attempt(run_id, surroundings.time(), dump_job(plan.job))
-    progress.start(len(folder.done), folder.num_errors, folder.run.num_rows * NUM_SAMPLES)
+    progress.start(len(folder.done), folder.num_errors, folder.run.num_rows)
     loop = Loop(
-        prompts=plan.table.prompts(lambda row: RowKey(row, 0) in folder.done),
+        prompts=plan.table.prompts(_is_done(plan, folder)),
         codec=plan.codec,
         decoder=decoder,
         journal=folder,
         progress=progress,
         options=LoopOptions(
-            max_tokens=plan.job.sampling.defaults().max_tokens,
             checkpoint_s=plan.job.output.checkpoint_every,
-            seed=plan.job.sampling.defaults().seed,
             attempt=attempt,
             run_id=run_id,
         ),
@@ -213,9 +209,18 @@ def _decode(
     finally:
         progress.close()
     if not stop.requested and not _is_complete(folder):
-        num_lost = folder.run.num_rows * NUM_SAMPLES - len(folder.done)
+        num_lost = folder.run.num_rows - len(folder.done)
         raise EngineError(f"{num_lost} rows went into the engine and never came out; run the same job again")
     return decoder.summary()
+
+
+def _is_done(plan: Plan, folder: RunFolder) -> Callable[[int], bool]:
+    """Which input rows have all their samples."""
+
+    def is_done(row: int) -> bool:
+        return all(RowKey(row, sample) in folder.done for sample in range(plan.table.num_samples(row)))
+
+    return is_done
 
 
 def _merge(plan: Plan, folder: RunFolder, surroundings: Surroundings) -> None:
@@ -230,9 +235,9 @@ def _merge(plan: Plan, folder: RunFolder, surroundings: Surroundings) -> None:
         parts=folder.path / "parts",
         records=folder.records,
         kept=plan.table.kept(),
-        kept_schema=plan.table.kept_schema,
+        schema=plan.final_schema,
         num_rows=folder.run.num_rows,
-        num_samples=NUM_SAMPLES,
+        num_samples=plan.table.num_samples,
         metadata=make_metadata(_mark(folder), facts),
         disk=surroundings.disk,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from batchgen.hub import ModelFolder
-from batchgen.job.spec import EngineSpec, InputSpec
+from batchgen.job.spec import EngineSpec, InputSpec, Job
 from batchgen.types import FinishReason, Generation, Prompt, Request, Result, RowError, RowKey, Sampling
 
 
@@ -182,11 +182,11 @@ class FakeBackend:
         return self.codec
 
     def load_decoder(
-        self, model: Path, drafter: Path | None, engine: EngineSpec, eos_token_ids: frozenset[int], clock: object
+        self, model: Path, drafter: Path | None, job: Job, eos_token_ids: frozenset[int], clock: object
     ) -> FakeDecoder:
         decoder = self.make_decoder()
-        if engine.max_rows != "auto":
-            decoder.max_rows = engine.max_rows
+        if job.engine.max_rows != "auto":
+            decoder.max_rows = job.engine.max_rows
         self.decoders.append(decoder)
         return decoder
 

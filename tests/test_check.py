@@ -63,7 +63,7 @@ def test_figures(folder: Path) -> None:
     # Each has a beginning-of-sequence token; 8 tokens and 24 more are the context of 32.
     assert report.lengths == TokenLengths(2, 6, 11, 11)
     assert report.num_short_budget == 3
-    assert (report.sample_text, report.sample_tokens) == ("7", 2)
+    assert (report.shown_text, report.shown_tokens) == ("7", 2)
 
 
 def test_lines(folder: Path) -> None:
@@ -104,7 +104,7 @@ def test_lines_of_a_good_job_with_several_files_and_no_known_context(tmp_path: P
 
 def test_no_rows(folder: Path) -> None:
     report = check(job_of(folder, input={"where": "n > 99"}), no_engine)
-    assert (report.num_rows, report.num_selected, report.lengths, report.sample_text) == (14, 0, None, None)
+    assert (report.num_rows, report.num_selected, report.lengths, report.shown_text) == (14, 0, None, None)
     assert "prompt tokens  no row can run" in report.lines()
     assert report.lines()[-1] == f"output         {folder}/out/o.parquet can be written"
 

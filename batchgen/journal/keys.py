@@ -65,7 +65,9 @@ class KeySet:
     def __len__(self) -> int:
         return self._num_keys
 
-    def __contains__(self, key: RowKey) -> bool:
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, RowKey):
+            return False
         bits = self._bits.get(key.sample, b"")
         byte = key.row >> 3
         return byte < len(bits) and bool(bits[byte] >> (key.row & 7) & 1)

@@ -1,13 +1,15 @@
 """Merges the parts into the final file: input order, kept columns first, one fixed schema, bounded memory.
 
 Parts hold rows as they finished, so neighbours in the input stand in a few neighbouring parts. The log says which part
-has a row; parts are read one at a time and a few stay in memory while the input passes. Nothing is written in the
-final file's place before the whole of it is on disk and every row is accounted for.
+has a row; parts are read one at a time and a few stay in memory while the input passes. An input row stands once for
+each of its samples. Nothing is written in the final file's place before the whole of it is on disk and every row is
+accounted for.
 """
 
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,16 +21,16 @@ from batchgen.journal.disk import Disk
 from batchgen.journal.keys import range_keys
 from batchgen.journal.log import LogRecord
 from batchgen.output.final import METADATA_KEY
-from batchgen.schema import RESULT_NAMES, part_schema, result_schema
+from batchgen.schema import part_schema
+from batchgen.types import RowKey
 
 # Bytes of decoded parts kept at hand, and of decoded rows gathered into one row group of the final file.
 PART_CACHE_BYTES = 128 << 20
 ROW_GROUP_BYTES = 64 << 20
+# Rows that are joined at once: with many samples a batch of the input makes many.
+MAX_JOINED_ROWS = 256
 
-
-def final_schema(kept_schema: pa.Schema) -> pa.Schema:
-    """Kept columns, then the result columns."""
-    return pa.schema([*kept_schema, *result_schema()])
+NumSamples = Callable[[int], int]
 
 
 def merge(
@@ -37,21 +39,22 @@ def merge(
     parts: Path,
     records: Sequence[LogRecord],
     kept: Iterable[pa.RecordBatch],
-    kept_schema: pa.Schema,
+    schema: pa.Schema,
     num_rows: int,
-    num_samples: int,
+    num_samples: NumSamples,
     metadata: bytes,
     disk: Disk,
     advance: Callable[[int], None] = lambda num_rows: None,
 ) -> None:
-    """Writes the final file.
+    """Writes the final file with `schema`: the carried columns, then result columns.
 
-    `kept` yields the carried columns and the int64 column `row`, in input order; `num_rows` is how many it must yield.
-    `metadata` goes into the file under `batchgen`. `advance` is told of rows written. Raises JournalError if a row is
-    missing, stands twice, or belongs to no input row.
+    `kept` yields the carried columns and the int64 column `row`, in input order; `num_samples` says how many samples
+    an input row has, and `num_rows` how many rows that makes in all. `metadata` goes into the file under `batchgen`.
+    `advance` is told of rows written. Raises JournalError if a row is missing, stands twice, or belongs to no input
+    row.
     """
     source = _Parts(parts, records, num_samples)
-    schema = final_schema(kept_schema).with_metadata({METADATA_KEY: metadata})
+    schema = schema.with_metadata({METADATA_KEY: metadata})
 
     def write(temporary: Path) -> None:
         num_written = 0
@@ -60,25 +63,37 @@ def merge(
                 writer.write_table(group)
                 num_written += group.num_rows
                 advance(group.num_rows)
-        _require_all_rows(num_written, num_rows * num_samples, source.num_rows, parts.parent)
+        _require_all_rows(num_written, num_rows, source.num_rows, parts.parent)
 
     disk.replace(output, write, "final")
 
 
 def _joined(
-    kept: Iterable[pa.RecordBatch], source: "_Parts", num_samples: int, schema: pa.Schema
+    kept: Iterable[pa.RecordBatch], source: "_Parts", num_samples: NumSamples, schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    """The final file's rows, one table for each batch of the input."""
+    """The final file's rows, in tables of at most `MAX_JOINED_ROWS`."""
     for batch in kept:
-        if batch.num_rows == 0:
-            continue
-        rows = batch.column("row")
-        results = source.take(rows.to_pylist())
-        carried = pa.Table.from_batches([batch.drop_columns(["row"])])
-        if num_samples > 1:
-            carried = carried.take(pa.array([n for n in range(batch.num_rows) for _ in range(num_samples)]))
-        columns = [*carried.columns, *(results.column(name) for name in RESULT_NAMES)]
-        yield pa.Table.from_arrays(columns, schema=schema)
+        carried = batch.drop_columns(["row"])
+        keys = [
+            (position, RowKey(row, sample))
+            for position, row in enumerate(batch.column("row").to_pylist())
+            for sample in range(num_samples(row))
+        ]
+        for start in range(0, len(keys), MAX_JOINED_ROWS):
+            chunk = keys[start : start + MAX_JOINED_ROWS]
+            results = source.take([key for _, key in chunk])
+            columns = _repeated(carried, [position for position, _ in chunk])
+            columns += [results.column(field.name) for field in list(schema)[len(columns) :]]
+            yield pa.Table.from_arrays(columns, schema=schema)
+
+
+def _repeated(batch: pa.RecordBatch, positions: Sequence[int]) -> list[pa.Array]:
+    """Rows of a batch, ascending, some more than once; for every Arrow type, where `take` lacks some."""
+    if batch.num_columns == 0:
+        return []
+    if len(positions) == positions[-1] + 1 - positions[0] and len(set(positions)) == len(positions):
+        return list(batch.slice(positions[0], len(positions)).columns)
+    return list(pa.concat_batches([batch.slice(position, 1) for position in positions]).columns)
 
 
 def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -106,32 +121,27 @@ def _require_all_rows(num_written: int, num_expected: int, num_committed: int, r
 class _Parts:
     """Finds rows in the parts by key, with the parts used last at hand."""
 
-    def __init__(self, folder: Path, records: Sequence[LogRecord], num_samples: int) -> None:
+    def __init__(self, folder: Path, records: Sequence[LogRecord], num_samples: NumSamples) -> None:
         self._folder = folder
         self._paths = [folder / record.part for record in records]
-        self._num_samples = num_samples
         self.num_rows = sum(record.num_rows for record in records)
-        self._part_of_key = _index(folder, records, num_samples)
+        self._index = _Index(folder.parent, records, num_samples)
         self._cache: OrderedDict[int, pa.Table] = OrderedDict()
         self._cache_bytes = 0
 
-    def take(self, rows: Sequence[int]) -> pa.Table:
-        """The results of these input rows (ascending), all samples of a row together; over `part_schema()`."""
-        keys = [(row, sample) for row in rows for sample in range(self._num_samples)]
-        numbers = {self._part_number(row, sample) for row, sample in keys}
-        wanted = pa.array(rows, pa.int64())
+    def take(self, keys: Sequence[RowKey]) -> pa.Table:
+        """The results with these keys (ascending, all distinct), over `part_schema()`."""
+        numbers = {self._index.part_number(key) for key in keys}
+        wanted = pa.array(sorted({key.row for key in keys}), pa.int64())
         pieces = [self._rows_of(self._load(number), wanted) for number in sorted(numbers)]
         found = pa.concat_tables(pieces).sort_by([("row", "ascending"), ("sample", "ascending")])
-        if list(zip(found["row"].to_pylist(), found["sample"].to_pylist(), strict=True)) != keys:
+        # Of the first and the last row there may be samples that belong to other chunks.
+        held = [RowKey(*key) for key in zip(found["row"].to_pylist(), found["sample"].to_pylist(), strict=True)]
+        chosen = set(keys)
+        places = [place for place, key in enumerate(held) if key in chosen]
+        if [held[place] for place in places] != list(keys):
             raise JournalError(f"{self._folder}: the parts do not hold the rows that the log says they hold")
-        return found
-
-    def _part_number(self, row: int, sample: int) -> int:
-        position = row * self._num_samples + sample
-        number = self._part_of_key[position] if position < len(self._part_of_key) else -1
-        if number < 0:
-            raise JournalError(f"{self._folder.parent}: input row {row} has no result; the final file was not written")
-        return number
+        return found if len(places) == len(held) else found.take(places)
 
     def _rows_of(self, part: pa.Table, wanted: pa.Array) -> pa.Table:
         return part.filter(pc.is_in(part["row"], value_set=wanted))
@@ -149,17 +159,37 @@ class _Parts:
         return part
 
 
-def _index(folder: Path, records: Sequence[LogRecord], num_samples: int) -> "array[int]":
-    """Which record holds the key at row * num_samples + sample; -1 where none does. Four bytes a key."""
-    num_rows = max((key_range.stop for record in records for key_range in record.keys), default=0)
-    part_of_key = array("i", [-1]) * (num_rows * num_samples)
-    for number, record in enumerate(records):
-        for row, sample in range_keys(record.keys):
-            position = row * num_samples + sample
-            if sample >= num_samples or part_of_key[position] >= 0:
-                raise JournalError(f"{folder.parent}: input row {row}, sample {sample}, is committed twice or unasked")
-            part_of_key[position] = number
-    return part_of_key
+class _Index:
+    """Which record holds a key: four bytes for each output row, and eight for each input row."""
+
+    def __init__(self, run_folder: Path, records: Sequence[LogRecord], num_samples: NumSamples) -> None:
+        self._run_folder = run_folder
+        num_rows = max((key_range.stop for record in records for key_range in record.keys), default=0)
+        self._offsets = array("q", accumulate(map(num_samples, range(num_rows)), initial=0))
+        self._numbers = array("i", [-1]) * self._offsets[-1]
+        for number, record in enumerate(records):
+            for row, sample in range_keys(record.keys):
+                position = self._position(RowKey(row, sample))
+                if position is None or self._numbers[position] >= 0:
+                    raise JournalError(f"{run_folder}: input row {row}, sample {sample}, is committed twice or unasked")
+                self._numbers[position] = number
+
+    def part_number(self, key: RowKey) -> int:
+        """The record's number; raises JournalError if none holds the key."""
+        position = self._position(key)
+        number = -1 if position is None else self._numbers[position]
+        if number < 0:
+            raise JournalError(
+                f"{self._run_folder}: input row {key.row}, sample {key.sample}, has no result; the final file was not "
+                "written"
+            )
+        return number
+
+    def _position(self, key: RowKey) -> int | None:
+        if key.row + 1 >= len(self._offsets):
+            return None
+        position = self._offsets[key.row] + key.sample
+        return position if position < self._offsets[key.row + 1] else None
 
 
 def _read_part(path: Path) -> pa.Table:

@@ -5,8 +5,9 @@ matched by them alone. Nothing is held but small batches and, where the job filt
 column says how many samples a row has.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -109,6 +110,10 @@ class InputTable:
     def require_kept(self, name: str, key: str) -> None:
         """Raises InputError if a column that `key` of the job names is not carried to the output."""
         require_column(self.kept_schema, name, key, self.files[0].path)
+
+    def require_not_kept(self, names: Collection[str]) -> None:
+        """Raises InputError if a carried column has the name of a column that the output gets."""
+        _require_free(self.files[0].path, [name for name in self.kept_schema.names if name in names])
 
     def prompts(self, skip: Callable[[int], bool] = lambda row: False) -> Iterator[Prompt]:
         """The prompts of the rows that are in, in order, without those for whose row number `skip` is true."""
@@ -236,15 +241,18 @@ def _used_columns(spec: InputSpec, sampling: SamplingSpec, file: InputFile, sche
     return {name: f"sampling.{key}" for key, name in sampling.columns().items()} | used
 
 
+def _require_free(path: Path, taken: Sequence[str]) -> None:
+    if taken:
+        raise InputError(
+            f"{path}: the output has columns of its own named {', '.join(taken)}; list the columns to carry in "
+            "input.keep without these, or rename them in the input"
+        )
+
+
 def _kept_columns(spec: InputSpec, files: Sequence[InputFile], schemas: Sequence[pa.Schema]) -> tuple[str, ...]:
     """The carried columns; raises InputError if a result column has the name of one, or only some files have it."""
     kept = tuple(schemas[0].names if spec.keep is None else spec.keep)
-    taken = [name for name in kept if name in _RESERVED]
-    if taken:
-        raise InputError(
-            f"{files[0].path}: the output has columns of its own named {', '.join(taken)}; list the columns to carry "
-            "in input.keep without these, or rename them in the input"
-        )
+    _require_free(files[0].path, [name for name in kept if name in _RESERVED])
     for file, schema in zip(files, schemas, strict=True):
         extra = [name for name in schema.names if name not in schemas[0].names]
         if spec.keep is None and extra:

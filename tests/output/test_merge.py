@@ -24,6 +24,7 @@ from batchgen.types import Result
 from tests.fakes import make_error, make_result
 
 KEPT = pa.schema([pa.field("id", pa.string()), pa.field("n", pa.int64())])
+SCHEMA = pa.schema([*KEPT, *result_schema()])
 
 
 def write_parts(folder: Path, parts: Sequence[Sequence[Result]]) -> list[LogRecord]:
@@ -48,9 +49,9 @@ def merge_rows(tmp_path: Path, parts: Sequence[Sequence[Result]], rows: Sequence
     values: dict[str, Any] = {
         "parts": tmp_path / "parts",
         "kept": kept_batches(rows),
-        "kept_schema": KEPT,
+        "schema": SCHEMA,
         "num_rows": len(rows),
-        "num_samples": 1,
+        "num_samples": lambda row: 1,
         "metadata": b"{}",
         "disk": Disk(),
     }
@@ -75,12 +76,16 @@ def test_rows_that_a_filter_left_out_are_gaps_and_no_fault(tmp_path: Path) -> No
     assert table["completion"].to_pylist() == [f"answer {row}.0" for row in rows]
 
 
-@pytest.mark.parametrize("num_samples", [1, 2, 5])
-def test_each_row_stands_once_for_each_sample(tmp_path: Path, num_samples: int) -> None:
-    results = [make_result(row, sample=sample) for sample in range(num_samples) for row in (2, 0, 1, 3)]
+@pytest.mark.parametrize("numbers", [[1, 1, 1, 1], [5, 5, 5, 5], [3, 1, 7, 2]])
+@pytest.mark.parametrize("max_joined", [1, 4, 256])
+def test_each_row_stands_once_for_each_of_its_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: list[int], max_joined: int
+) -> None:
+    monkeypatch.setattr(merge_module, "MAX_JOINED_ROWS", max_joined)
+    keys = [(row, sample) for row in range(4) for sample in range(numbers[row])]
+    results = [make_result(row, sample=sample) for row, sample in random.Random(1).sample(keys, len(keys))]
     parts = [results[start : start + 3] for start in range(0, len(results), 3)]
-    table = merge_rows(tmp_path, parts, range(4), num_samples=num_samples)
-    keys = [(row, sample) for row in range(4) for sample in range(num_samples)]
+    table = merge_rows(tmp_path, parts, range(4), num_samples=numbers.__getitem__, num_rows=len(keys))
     assert list(zip(table["n"].to_pylist(), table["sample"].to_pylist(), strict=True)) == keys
     assert table["completion"].to_pylist() == [f"answer {row}.{sample}" for row, sample in keys]
 
@@ -88,14 +93,21 @@ def test_each_row_stands_once_for_each_sample(tmp_path: Path, num_samples: int) 
 def test_kept_columns_come_first_then_the_result_columns(tmp_path: Path) -> None:
     table = merge_rows(tmp_path, [[make_result(0)]], [0])
     assert table.column_names == ["id", "n", *RESULT_NAMES]
-    expected = pa.schema([*KEPT, *result_schema()])
-    assert pq.read_schema(tmp_path / "o.parquet").equals(expected)
+    assert pq.read_schema(tmp_path / "o.parquet").equals(SCHEMA)
+
+
+def test_optional_columns_stand_last_where_the_schema_has_them(tmp_path: Path) -> None:
+    schema = pa.schema([*KEPT, *result_schema(["token_ids"])])
+    table = merge_rows(tmp_path, [[make_result(0), make_error(1)]], [0, 1], schema=schema)
+    assert table.column_names == ["id", "n", *RESULT_NAMES, "token_ids"]
+    assert table["token_ids"].to_pylist() == [[1, 2, 0], None]
+    assert pq.read_schema(tmp_path / "o.parquet").equals(schema)
 
 
 def test_no_rows_give_a_file_with_the_schema_and_no_rows(tmp_path: Path) -> None:
     table = merge_rows(tmp_path, [], [])
     assert table.num_rows == 0
-    assert pq.read_schema(tmp_path / "o.parquet").equals(pa.schema([*KEPT, *result_schema()]))
+    assert pq.read_schema(tmp_path / "o.parquet").equals(SCHEMA)
 
 
 @pytest.mark.parametrize("errors", ["first", "last", "all"])
@@ -107,11 +119,12 @@ def test_columns_that_are_null_in_some_parts_keep_their_type(tmp_path: Path, err
     if errors == "all":
         parts = [[make_error(row) for row in range(4)], bad]
     table = merge_rows(tmp_path, parts, range(8))
-    assert pq.read_schema(tmp_path / "o.parquet").equals(pa.schema([*KEPT, *result_schema()]))
+    assert pq.read_schema(tmp_path / "o.parquet").equals(SCHEMA)
     assert table["status"].to_pylist().count("error") == (8 if errors == "all" else 4)
 
 
-def test_kept_columns_keep_type_and_value(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_kept_columns_keep_type_and_value(tmp_path: Path, num_samples: int) -> None:
     utc = datetime.UTC
     columns: dict[str, pa.Array] = {
         "minus": pa.array([datetime.datetime(2020, 1, 2, tzinfo=utc)], pa.timestamp("us", tz="-03:00")),
@@ -122,13 +135,18 @@ def test_kept_columns_keep_type_and_value(tmp_path: Path) -> None:
         "floats": pa.array([[0.5, None]], pa.list_(pa.float32())),
         "map": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())),
         "large": pa.array(["x"], pa.large_string()),
+        "view": pa.array(["x"], pa.string_view()),
         "category": pa.array(["a"]).dictionary_encode(),
         "struct": pa.array([{"role": "user"}], pa.struct([("role", pa.string())])),
         "nothing": pa.array([None], pa.null()),
     }
     kept = pa.table(columns)
     batch = pa.record_batch([*columns.values(), pa.array([0], pa.int64())], names=[*columns, "row"])
-    table = merge_rows(tmp_path, [[make_result(0)]], [0], kept=iter([batch]), kept_schema=kept.schema)
+    schema = pa.schema([*kept.schema, *result_schema()])
+    results = [make_result(0, sample=sample) for sample in range(num_samples)]
+    kept_rows = {"kept": iter([batch]), "schema": schema, "num_rows": num_samples}
+    table = merge_rows(tmp_path, [results], [0], num_samples=lambda row: num_samples, **kept_rows)
+    kept = pa.concat_tables([kept] * num_samples)
     assert table.select(list(columns)).equals(kept)
     assert table.select(list(columns)).schema.equals(kept.schema)
 
@@ -167,9 +185,9 @@ def test_a_part_that_does_not_hold_what_the_log_says_is_noticed(tmp_path: Path) 
             parts=tmp_path / "parts",
             records=lying,
             kept=kept_batches([1, 2]),
-            kept_schema=KEPT,
+            schema=SCHEMA,
             num_rows=2,
-            num_samples=1,
+            num_samples=lambda row: 1,
             metadata=b"{}",
             disk=Disk(),
         )
