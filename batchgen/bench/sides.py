@@ -3,19 +3,16 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-from mlx import nn
-from mlx_lm.generate import batch_generate
+from typing import Protocol
 
 from batchgen.engine.decoder import BatchDecoder, DecoderOptions
 from batchgen.engine.drafters.protocol import Drafter
 from batchgen.engine.target.model import Target
-from batchgen.schedule.admission import choose, look_ahead
+from batchgen.schedule.loop import Loop, LoopOptions
 from batchgen.schema import acceptance_length
-from batchgen.types import Generation, Request
+from batchgen.types import Generation, Prompt, Request, Result, RowKey, Sampling
 
-Tokens = dict[int, tuple[int, ...]]
+Tokens = dict[RowKey, tuple[int, ...]]
 
 
 class Side(Protocol):
@@ -29,14 +26,18 @@ class Side(Protocol):
         """Tokens per verify pass of the last run; None without speculation."""
         ...
 
+    def is_comparable(self, request: Request) -> bool:
+        """Whether the row's tokens must be those of the engine without a drafter."""
+        ...
+
     def run(self, requests: Sequence[Request]) -> Tokens:
-        """Completion tokens by row number, without the end token."""
+        """Completion tokens by row, without the end token. Requests serve one run, for their matchers move."""
         ...
 
 
 @dataclass(slots=True)
 class EngineSide:
-    """This project's engine, fed as a run feeds it."""
+    """This project's engine, fed by a run's own loop."""
 
     name: str
     target: Target
@@ -45,19 +46,15 @@ class EngineSide:
     eos_token_ids: frozenset[int]
     generations: list[Generation] = field(default_factory=list)
 
+    def is_comparable(self, request: Request) -> bool:
+        is_greedy = request.sampling.temperature == 0
+        return self.drafter is None or is_greedy or self.options.coupling == "shared"
+
     def run(self, requests: Sequence[Request]) -> Tokens:
         decoder = BatchDecoder(self.target, self.drafter, self.options, self.eos_token_ids, time.monotonic)
-        waiting, self.generations = list(requests), []
-        while waiting or decoder.num_rows:
-            ahead = waiting[: look_ahead(decoder.max_rows)]
-            chosen = set(choose([len(request.tokens) for request in ahead], decoder.max_rows - decoder.num_rows))
-            decoder.admit([request for position, request in enumerate(ahead) if position in chosen])
-            waiting = [request for position, request in enumerate(waiting) if position not in chosen]
-            self.generations += decoder.step()
-        return {
-            generation.key.row: tuple(token for token in generation.tokens if token not in self.eos_token_ids)
-            for generation in self.generations
-        }
+        self.generations = decode(decoder, requests)
+        ends = {request.key: end_token_ids(request, self.eos_token_ids) for request in requests}
+        return {one.key: _without_end(one.tokens, ends[one.key]) for one in self.generations}
 
     @property
     def acceptance_length(self) -> float | None:
@@ -69,41 +66,57 @@ class EngineSide:
         )
 
 
+def decode(decoder: BatchDecoder, requests: Sequence[Request]) -> list[Generation]:
+    """Decodes requests in the order in which a run would: samples from 0 on, those of a prompt one after the other."""
+    by_row: dict[int, list[Request]] = {}
+    for request in requests:
+        by_row.setdefault(request.key.row, []).append(request)
+    sink = _Sink()
+    Loop(
+        prompts=(Prompt(row, sampling=Sampling(n=len(samples))) for row, samples in by_row.items()),
+        codec=_ReadyCodec(by_row),
+        decoder=decoder,
+        journal=sink,
+        progress=sink,
+        options=LoopOptions(checkpoint_s=float("inf"), attempt=1, run_id=""),
+        clock=time.monotonic,
+        should_stop=lambda: False,
+    ).run()
+    return sink.generations
+
+
+def end_token_ids(request: Request, eos_token_ids: frozenset[int]) -> frozenset[int]:
+    """Tokens that end this row."""
+    sampling = request.sampling
+    return (frozenset() if sampling.ignore_eos else eos_token_ids) | frozenset(sampling.stop_token_ids)
+
+
+def _without_end(tokens: tuple[int, ...], ends: frozenset[int]) -> tuple[int, ...]:
+    return tokens[:-1] if tokens and tokens[-1] in ends else tokens
+
+
 @dataclass(frozen=True, slots=True)
-class _StopTokens:
-    """The part of a tokenizer that `batch_generate` asks for."""
+class _ReadyCodec:
+    """Hands the loop requests that were made before, since making them is not timed."""
 
-    eos_token_ids: frozenset[int]
+    by_row: dict[int, list[Request]]
 
-    def decode(self, tokens: Any) -> str:
-        return ""
+    def requests(self, prompt: Prompt, samples: Sequence[int]) -> list[Request]:
+        return [self.by_row[prompt.row][sample] for sample in samples]
+
+    def completion(self, request: Request, tokens: Sequence[int]) -> tuple[str, str | None]:
+        return "", None
 
 
-@dataclass(frozen=True, slots=True)
-class MlxLmSide:
-    """`mlx_lm.batch_generate` with `batch_size` rows at once."""
+@dataclass(slots=True)
+class _Sink:
+    """Stands in for journal and progress: keeps what was decoded, writes and shows nothing."""
 
-    model: nn.Module
-    batch_size: int
-    eos_token_ids: frozenset[int]
+    done: frozenset[RowKey] = frozenset()
+    generations: list[Generation] = field(default_factory=list)
 
-    @property
-    def name(self) -> str:
-        return f"mlx_lm.batch_generate, {self.batch_size} rows"
+    def commit(self, results: Sequence[Result]) -> None:
+        self.generations += [result.generation for result in results if result.generation is not None]
 
-    @property
-    def acceptance_length(self) -> float | None:
-        return None
-
-    def run(self, requests: Sequence[Request]) -> Tokens:
-        response = batch_generate(
-            self.model,
-            _StopTokens(self.eos_token_ids),
-            [list(request.tokens) for request in requests],
-            max_tokens=[request.max_tokens for request in requests],
-            return_token_ids=True,
-            completion_batch_size=self.batch_size,
-            prefill_batch_size=min(8, self.batch_size),
-        )
-        assert response.token_ids is not None
-        return {request.key.row: tuple(tokens) for request, tokens in zip(requests, response.token_ids, strict=True)}
+    def advance(self, results: Sequence[Result]) -> None:
+        pass
