@@ -1,5 +1,6 @@
 """docs/job.md says of every key what the schema says, and of every kind of error row that there is one."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -42,17 +43,28 @@ def test_every_key_stands_there_with_its_default() -> None:
         if is_required:
             assert default == "required", key
         elif info.get("default") is not None:
-            assert default == str(info["default"]), key
+            written = info["default"]
+            assert default == (json.dumps(written) if isinstance(written, bool) else str(written)), key
         else:
             assert default not in ("required", ""), key
+
+
+def bounds(schema: Any) -> list[int]:
+    """All limits of numbers in a value's schema."""
+    if isinstance(schema, list):
+        return [bound for part in schema for bound in bounds(part)]
+    if not isinstance(schema, dict):
+        return []
+    names = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+    own = [value for name, value in schema.items() if name in names]
+    return own + [bound for value in schema.values() for bound in bounds(value)]
 
 
 def test_every_range_stands_there() -> None:
     documented = rows_of("Keys")
     for key, (info, _) in schema_keys().items():
-        for bound in ("minimum", "maximum"):
-            if bound in info:
-                assert str(info[bound]) in re.findall(r"\d+", documented[key][0]), key
+        for bound in bounds(info.get("anyOf", [info])[0]):
+            assert str(bound) in re.findall(r"-?\d+", documented[key][0]), key
 
 
 def test_every_kind_of_error_row_stands_there() -> None:
