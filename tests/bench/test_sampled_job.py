@@ -73,17 +73,15 @@ def test_keys_that_mlx_lm_lacks_are_named(tmp_path: Path) -> None:
 
 def test_mlx_lm_takes_each_greedy_row_as_it_is(tmp_path: Path) -> None:
     """Penalties, bias and end tokens are mlx-lm's too, so that such rows must be the same."""
-    report = measure(
-        tmp_path,
-        carry={"penalty": [1.0, 1.3, 2.0], "heat": [0.0, 0.0, 0.7], "ends": [True, False, False]},
-        repetition_penalty={"column": "penalty"},
-        temperature={"column": "heat"},
-        ignore_eos={"column": "ends"},
-        top_k=5,
-        presence_penalty=0.5,
-        logit_bias={"20": 1.5},
-        max_tokens=40,
-    )
+    columns = {
+        "temperature": [0.0, 0.0, 0.7],
+        "repetition_penalty": [1.0, 4.0, 1.0],
+        "presence_penalty": [0.0, 6.0, 0.0],
+        "logit_bias": ["{}", '{"20": 40}', "{}"],
+        "ignore_eos": [True, False, False],
+    }
+    keys = {key: {"column": key} for key in columns}
+    report = measure(tmp_path, carry=columns, max_tokens=48, top_k=5, **keys)
     assert sides(report) == [(3, 0), (3, 0), (2, 0)]
     assert report.lines()[0].splitlines()[-1].endswith("0 of 2")
 
