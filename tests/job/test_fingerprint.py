@@ -16,7 +16,7 @@ INPUTS = {"content": "ee"}
 
 
 def of(tmp_path: Path, values: dict[str, str | None], **identities: dict[str, Any]) -> dict[str, Any]:
-    known: dict[str, Any] = {"model": MODEL, "codec": CODEC, "inputs": INPUTS} | identities
+    known: dict[str, Any] = {"model": MODEL, "codec": CODEC, "inputs": INPUTS, "drafter": None} | identities
     return fingerprint(load_job(write_job(tmp_path, values)[0]), **({"dtype": "float32"} | known))
 
 
@@ -36,6 +36,12 @@ def of(tmp_path: Path, values: dict[str, str | None], **identities: dict[str, An
         ),
         ({"input.system": "Be brief."}, ['input.system: null -> "Be brief."']),
         ({"input.where": "text > 'a'"}, ["input.where: null -> \"text > 'a'\""]),
+        (
+            {"sampling.temperature": "{column: t}"},
+            ['sampling.temperature.column: (absent) -> "t"', "input.id: (absent) -> null"],
+        ),
+        ({"sampling.stop": "[a, b]"}, ['sampling.stop: "[]" -> "[\\"a\\", \\"b\\"]"']),
+        ({"output.logprobs": "true"}, ["output.logprobs: false -> true"]),
     ],
 )
 def test_what_changes_answers(tmp_path: Path, values: dict[str, str | None], lines: list[str]) -> None:
@@ -55,6 +61,7 @@ def test_what_changes_answers(tmp_path: Path, values: dict[str, str | None], lin
         {"output.checkpoint_every": "1s"},
         {"drafter": "some/drafter", "engine.max_rows": "3", "engine.block_size": "4", "engine.prefill_chunk": "64"},
         {"report.group_by": "task"},
+        {"output.token_ids": "true"},
     ],
 )
 def test_what_does_not(tmp_path: Path, values: dict[str, str | None]) -> None:
@@ -85,6 +92,27 @@ def test_model_tokenizer_and_input_count(tmp_path: Path, identities: dict[str, A
 
 def test_the_drafter_is_not_in_it(tmp_path: Path) -> None:
     assert [key for key in of(tmp_path, {"drafter": "d"}) if "drafter" in key] == []
+
+
+SAMPLED: dict[str, str | None] = {"sampling.temperature": "0.7", "drafter": "d"}
+
+
+def test_rejection_counts_drafter_and_block_size_where_shared_noise_does_not(tmp_path: Path) -> None:
+    other = SAMPLED | {"engine.block_size": "4"}
+    drafters = [{"drafter": {"weights": name}} for name in "ab"]
+    assert of(tmp_path, SAMPLED, **drafters[0]) == of(tmp_path, other, **drafters[1])
+    rejection: dict[str, str | None] = {"sampling.coupling": "rejection"}
+    assert difference(
+        of(tmp_path, SAMPLED | rejection, **drafters[0]), of(tmp_path, other | rejection, **drafters[1])
+    ) == [
+        'engine.block_size: "auto" -> 4',
+        'drafter.weights: "a" -> "b"',
+    ]
+
+
+def test_the_id_column_counts_where_noise_is_made_of_it(tmp_path: Path) -> None:
+    found = difference(of(tmp_path, SAMPLED), of(tmp_path, SAMPLED | {"input.id": "id"}))
+    assert found == ['input.id: null -> "id"']
 
 
 def test_it_survives_json(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from batchgen.errors import JobError
 from batchgen.job.load import job_schema, load_job
+from batchgen.types import Sampling
 from tests.job.builders import write_job
 
 TEXT = "must be text (in quotes, if it looks like a number or a truth value)"
@@ -47,7 +48,35 @@ TAKEN: list[tuple[str, str, Any]] = [
     ("sampling.temperature", "0.0", 0.0),
     ("sampling.temperature", "-0.0", 0.0),
     ("sampling.temperature", "0e5", 0.0),
+    ("sampling.temperature", "0.7", 0.7),
+    ("sampling.temperature", "1e-5", 1e-5),
+    ("sampling.temperature", "1", 1.0),
+    ("sampling.min_tokens", "3", 3),
+    ("sampling.top_p", "0.9", 0.9),
+    ("sampling.top_k", "40", 40),
+    ("sampling.min_p", "0.05", 0.05),
+    ("sampling.repetition_penalty", "1.1", 1.1),
+    ("sampling.repetition_context_size", "64", 64),
+    ("sampling.presence_penalty", "-0.5", -0.5),
+    ("sampling.presence_context_size", "1024", 1024),
+    ("sampling.frequency_penalty", "2", 2.0),
+    ("sampling.frequency_context_size", "1", 1),
+    ("sampling.logit_bias", "{7: -100, '8': 1.5}", {"7": -100.0, "8": 1.5}),
+    ("sampling.logit_bias", "'{\"7\": 1}'", {"7": 1.0}),
+    ("sampling.stop", "END", "END"),
+    ("sampling.stop", "[END, '\\n']", ["END", "\\n"]),
+    ("sampling.stop_token_ids", "7", 7),
+    ("sampling.stop_token_ids", "[7, 8]", [7, 8]),
+    ("sampling.ignore_eos", "true", True),
     ("sampling.seed", "9223372036854775807", 2**63 - 1),
+    ("sampling.n", "4", 4),
+    ("sampling.thinking", "false", False),
+    ("sampling.thinking_budget", "0", 0),
+    ("sampling.json_schema", "{type: object}", '{"type": "object"}'),
+    ("sampling.json_schema", '\'{"type":  "string"}\'', '{"type": "string"}'),
+    ("sampling.regex", "'[0-9]+'", "[0-9]+"),
+    ("sampling.choice", "[yes, no]", ["yes", "no"]),
+    ("sampling.coupling", "rejection", "rejection"),
     ("output.path", "out/summaries.parquet", "out/summaries.parquet"),
     ("output.checkpoint_every", "30s", 30.0),
     ("output.checkpoint_every", "5m", 300.0),
@@ -56,6 +85,8 @@ TAKEN: list[tuple[str, str, Any]] = [
     ("output.checkpoint_every", "12", 12.0),
     ("output.checkpoint_every", "0.5", 0.5),
     ("output.checkpoint_every", "'7'", 7.0),
+    ("output.token_ids", "true", True),
+    ("output.logprobs", "true", True),
     ("engine.max_rows", "auto", "auto"),
     ("engine.max_rows", "1", 1),
     ("engine.block_size", "auto", "auto"),
@@ -120,12 +151,40 @@ REFUSED: list[tuple[str, str, str]] = [
     ("sampling.max_tokens", "", "found nothing, must be a whole number"),
     ("sampling.max_tokens", "1_000", "found 1_000, must be a whole number"),
     ("sampling.max_tokens", "12:30", "found 12:30, must be a whole number"),
-    ("sampling.temperature", "0.7", "found 0.7, must be 0: this version decodes greedily"),
-    ("sampling.temperature", "1e-5", "found 1e-5, must be 0: this version decodes greedily"),
-    ("sampling.temperature", "-1", "found -1, must be 0: this version decodes greedily"),
     ("sampling.temperature", ".nan", "found .nan, must be a finite number"),
     ("sampling.temperature", "hot", "found hot, must be a number"),
     ("sampling.temperature", "false", "found false, must be a number"),
+    ("sampling.temperature", "-1", "found -1, must be at least 0"),
+    ("sampling.temperature", "101", "found 101, must be at most 100"),
+    ("sampling.min_tokens", "-1", "found -1, must be at least 0"),
+    ("sampling.top_p", "0", "found 0, must be above 0"),
+    ("sampling.top_p", "1.1", "found 1.1, must be at most 1"),
+    ("sampling.top_k", "-1", "found -1, must be at least 0"),
+    ("sampling.top_k", "1.5", "found 1.5, must be a whole number"),
+    ("sampling.min_p", "1.5", "found 1.5, must be at most 1"),
+    ("sampling.repetition_penalty", "0", "found 0, must be above 0"),
+    ("sampling.repetition_context_size", "0", "found 0, must be at least 1"),
+    ("sampling.presence_penalty", "101", "found 101, must be at most 100"),
+    ("sampling.presence_context_size", "1025", "found 1025, must be at most 1024"),
+    ("sampling.frequency_penalty", "-101", "found -101, must be at least -100"),
+    ("sampling.frequency_context_size", "0", "found 0, must be at least 1"),
+    ("sampling.logit_bias", "{x: 1}", "must map token ids to numbers, and has the key x"),
+    ("sampling.stop", "''", 'found "", must not be empty'),
+    ("sampling.stop_token_ids", "-1", "found -1, must be at least 0"),
+    ("sampling.ignore_eos", "1", "found 1, must be true or false"),
+    ("sampling.n", "0", "found 0, must be at least 1"),
+    ("sampling.n", "1025", "found 1025, must be at most 1024"),
+    ("sampling.thinking", "1", "found 1, must be true or false"),
+    ("sampling.thinking_budget", "-1", "found -1, must be at least 0"),
+    ("sampling.json_schema", "[a]", "must be a JSON schema: a mapping, or the text of a JSON object"),
+    (
+        "sampling.json_schema",
+        "'{'",
+        'found "{", must be JSON: Expecting property name enclosed in double quotes (line 1, column 2)',
+    ),
+    ("sampling.regex", "''", 'found "", must not be empty'),
+    ("sampling.choice", "[]", "found a list, must have at least 1 entries"),
+    ("sampling.coupling", "own", "found own, must be one of shared or rejection"),
     ("sampling.seed", "-1", "found -1, must be at least 0"),
     ("sampling.seed", "9223372036854775808", "found 9223372036854775808, must be at most 9223372036854775807"),
     ("output", "[]", "found a list, must be a mapping of keys"),
@@ -141,6 +200,8 @@ REFUSED: list[tuple[str, str, str]] = [
     ("output.checkpoint_every", ".inf", f"found .inf, {DURATION}"),
     ("output.checkpoint_every", "true", f"found true, {DURATION}"),
     ("output.checkpoint_every", "", f"found nothing, {DURATION}"),
+    ("output.token_ids", "1", "found 1, must be true or false"),
+    ("output.logprobs", "1", "found 1, must be true or false"),
     ("engine", "fast", "found fast, must be a mapping of keys"),
     ("engine.max_rows", "0", "found 0, must be auto or a whole number of at least 1"),
     ("engine.max_rows", "all", "found all, must be auto or a whole number of at least 1"),
@@ -155,6 +216,36 @@ REFUSED: list[tuple[str, str, str]] = [
     ("report.group_by", "1", f"found 1, {TEXT}"),
 ]
 
+SAMPLING_FAULTS: list[tuple[dict[str, str | None], str]] = [
+    ({"sampling.top_p": "0.9"}, "top_p has no effect at temperature 0; give a temperature, or leave top_p out"),
+    ({"sampling.n": "4"}, "n has no effect at temperature 0; give a temperature, or leave n out"),
+    (
+        {"sampling.coupling": "rejection"},
+        "coupling has no effect at temperature 0; give a temperature, or leave coupling out",
+    ),
+    (
+        {"sampling.presence_context_size": "5"},
+        "presence_context_size has no effect without presence_penalty",
+    ),
+    (
+        {"sampling.thinking": "false", "sampling.thinking_budget": "5"},
+        "thinking_budget has no effect with thinking: false",
+    ),
+    ({"sampling.min_tokens": "9", "sampling.max_tokens": "8"}, "min_tokens is 9, and max_tokens only 8"),
+    (
+        {"sampling.regex": "a+", "sampling.choice": "[a]"},
+        "must have only one of json_schema, regex, choice, and has regex and choice",
+    ),
+    (
+        {"sampling.regex": "a+", "sampling.ignore_eos": "true"},
+        "regex says where a completion ends, and ignore_eos that it goes on",
+    ),
+    (
+        {"sampling.regex": "a+", "sampling.min_tokens": "2"},
+        "regex says where a completion ends, and min_tokens where it may not",
+    ),
+]
+
 SECTIONS = ("input", "sampling", "output", "engine", "report")
 
 
@@ -164,6 +255,12 @@ def needed_for(key: str) -> dict[str, str | None]:
         return {"input.prompt": None}
     if key in SECTIONS:
         return {name: None for name in ("input.path", "input.prompt", "output.path") if name.startswith(key)}
+    if key in ("sampling.top_p", "sampling.top_k", "sampling.min_p", "sampling.n"):
+        return {"sampling.temperature": "1"}
+    if key == "sampling.coupling":
+        return {"sampling.temperature": "1", "drafter": "some/drafter"}
+    if key.endswith("_context_size"):
+        return {key.replace("_context_size", "_penalty"): "1.5"}
     return {"drafter": "some/drafter"} if key in ("drafter_revision", "engine.block_size") else {}
 
 
@@ -236,6 +333,12 @@ def test_required(tmp_path: Path, key: str) -> None:
             "input",
             "system needs the chat template, and chat: false turns it off",
         ),
+        *((values, "sampling", message) for values, message in SAMPLING_FAULTS),
+        (
+            {"sampling.coupling": "rejection", "sampling.temperature": "1"},
+            "",
+            "sampling.coupling: rejection is given without a drafter, and would have no effect",
+        ),
         ({"drafter_revision": "v1"}, "", "drafter_revision is given without a drafter"),
         ({"engine.block_size": "4"}, "", "engine.block_size is given without a drafter, and would have no effect"),
         (
@@ -251,6 +354,39 @@ def test_keys_that_do_not_go_together(tmp_path: Path, values: dict[str, str | No
         load_job(path)
     place = f"{path}:{lines[key]}: {key}" if key else f"{path}:1"
     assert str(caught.value) == f"{place}: {message}"
+
+
+def test_a_column_in_place_of_a_value(tmp_path: Path) -> None:
+    columns: dict[str, str | None] = {
+        "sampling.temperature": "{column: t, default: 0.5}",
+        "sampling.stop": "{column: stops, default: [a, b]}",
+        "sampling.json_schema": "{column: schema}",
+    }
+    sampling = load_job(write_job(tmp_path, columns)[0]).sampling
+    assert sampling.columns() == {"temperature": "t", "stop": "stops", "json_schema": "schema"}
+    assert sampling.defaults() == Sampling(temperature=0.5, stop=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("{column: 1}", ".column", f"found 1, {TEXT}"),
+        ("{column: t, default: -1}", ".default", "found -1, must be at least 0"),
+        ("{column: t, defaults: 1}", ".defaults", "unknown key, the keys here are column, default"),
+    ],
+)
+def test_faults_of_a_column_stand_where_they_are(tmp_path: Path, text: str, place: str, message: str) -> None:
+    path, lines = write_job(tmp_path, {"sampling.temperature": text})
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    assert str(caught.value) == f"{path}:{lines['sampling.temperature']}: sampling.temperature{place}: {message}"
+
+
+def test_a_fault_in_a_list_names_its_place(tmp_path: Path) -> None:
+    path, lines = write_job(tmp_path, {"sampling.stop": "[a, 1]"})
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    assert str(caught.value) == f"{path}:{lines['sampling.stop']}: sampling.stop[1]: found 1, {TEXT}"
 
 
 def test_defaults(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchgen.errors import JobError
 from batchgen.job.load import dump_job, job_schema, load_job
-from batchgen.job.spec import InputSpec, Job, OutputSpec
+from batchgen.job.spec import InputSpec, Job, OutputSpec, SamplingSpec
 from tests.job.builders import write_job
 
 
@@ -31,8 +31,8 @@ def message(path: Path, text: str | bytes) -> str:
         ("engine.checkpoint", "did you mean output.checkpoint_every"),
         ("input.colum", "did you mean column"),
         ("prompts", "did you mean input.prompt"),
-        ("sampling.qqq", "the keys here are max_tokens, temperature, seed"),
-        ("sampling.top_p", "the keys here are max_tokens, temperature, seed"),
+        ("sampling.qqq", f"the keys here are {', '.join(SamplingSpec.model_fields)}"),
+        ("sampling.topp", "did you mean top_p"),
         ("report.1", "the keys here are group_by"),
     ],
 )
@@ -50,13 +50,13 @@ model: m
 input:
   path: a.parquet
   promt: hello
-sampling: {max_tokens: 0, temperature: 2}
+sampling: {max_tokens: 0, temperature: -2}
 output: {path: out.csv}
 """
     assert message(path, text).splitlines() == [
         f"{path}:4: input.promt: unknown key, did you mean prompt",
         f"{path}:5: sampling.max_tokens: found 0, must be at least 1",
-        f"{path}:5: sampling.temperature: found 2, must be 0: this version decodes greedily",
+        f"{path}:5: sampling.temperature: found -2, must be at least 0",
         f"{path}:6: output.path: found out.csv, must be a file whose name ends in .parquet",
     ]
 
@@ -151,7 +151,8 @@ def test_json_schema_refuses_unknown_keys_and_needs_what_a_job_needs() -> None:
     assert schema["required"] == ["model", "input", "output"]
     assert schema["additionalProperties"] is False
     assert [part["additionalProperties"] for part in schema["$defs"].values()] == [False] * 5
-    assert schema["$defs"]["SamplingSpec"]["properties"]["max_tokens"]["minimum"] == 1
+    value, column = schema["$defs"]["SamplingSpec"]["properties"]["max_tokens"]["anyOf"]
+    assert (value["minimum"], column["additionalProperties"]) == (1, False)
     assert all("description" in info for part in schema["$defs"].values() for info in part["properties"].values())
 
 
