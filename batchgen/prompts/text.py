@@ -22,8 +22,8 @@ _NUM_TAIL_TOKENS = 16
 
 
 def seen(text: str) -> str:
-    """A text without a character at its end of which bytes may be missing."""
-    return text.removesuffix(_REPLACEMENT)
+    """A text without characters at its end of which bytes may be missing; each byte may stand for one."""
+    return text.rstrip(_REPLACEMENT)
 
 
 class Detokenizer:
@@ -92,11 +92,15 @@ class TextStream:
             return "", added
         self._ahead = ""
         self._num_given = len(text)
-        if len(self._window) > _MAX_WINDOW:
+        # What may still become text is in no settled one yet, so it stays in the window.
+        if len(self._window) > _MAX_WINDOW and not self._is_open():
             self._window = self._window[-_NUM_LEAD:]
             self._trims_space = False
             self._num_given = len(self._seen())
         return added, ""
+
+    def _is_open(self) -> bool:
+        return self._detokenizer.raw_text(self._window).endswith(_REPLACEMENT)
 
     def _seen(self) -> str:
         text = seen(self._detokenizer.raw_text(self._window))

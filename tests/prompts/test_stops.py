@@ -1,0 +1,150 @@
+"""Stop strings against a plain reading of every beginning of a completion: where the row ends, and what is cut off."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchgen.prompts.encode import Codec
+from batchgen.types import Prompt, Request, Sampling
+
+PIECES = [
+    *("the cat", " sat", " on", " the mat", "hello", " world", " 12 + 34", "\n", "\n\n", " ", "  ", ".", ", ", "aaaa"),
+    *("naïve café", "日本語", "🎉", "👩‍👩‍👧", "é", "€", "e\N{COMBINING ACUTE ACCENT}"),
+    *("<thi", "<think", "</thin", "<", "</"),
+]
+OPEN, CLOSE = "<think>", "</think>"
+LOST = "\N{REPLACEMENT CHARACTER}"
+
+
+def codec_of(folder: Path) -> Codec:
+    return Codec.load(folder, system=None, chat=None)
+
+
+def request_of(codec: Codec, **sampling: Any) -> Request:
+    requests = codec.requests(Prompt(0, text="hello", sampling=Sampling(**sampling)), [0])
+    assert isinstance(requests, list)
+    return requests[0]
+
+
+def tokens_of(codec: Codec, text: str) -> list[int]:
+    tokens: list[int] = codec._tokenizer.encode(text, add_special_tokens=False)
+    return tokens
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The answer in every beginning of a completion, each read as a whole by a codec that knows of no stop string."""
+
+    codec: Codec
+    request: Request
+    tokens: Sequence[int]
+
+    def answer(self, num_tokens: int) -> str:
+        """What is returned for so many tokens if nothing stops."""
+        plain = replace(self.request, sampling=replace(self.request.sampling, stop=()))
+        return self.codec.completion(plain, self.tokens[:num_tokens])[0]
+
+    def known(self, num_tokens: int) -> str:
+        """Of that, what is sure to be of the answer: no character of which bytes are missing, no half `<think>`."""
+        answer = self.answer(num_tokens).rstrip(LOST)
+        may_open = self.codec._thinks and self.request.sampling.thinking is not True
+        is_undecided = may_open and OPEN.startswith(answer.lstrip()) and self.answer(num_tokens) == self.all(num_tokens)
+        return "" if is_undecided else answer
+
+    def all(self, num_tokens: int) -> str:
+        return self.codec.decode(self.tokens[:num_tokens])
+
+    def starts(self, text: str) -> list[int]:
+        """Where stop strings begin that were not yet complete one token before `min_tokens`."""
+        barred = len(self.known(max(0, self.request.sampling.min_tokens - 1)))
+        return [
+            start
+            for stop in self.request.sampling.stop
+            for start in range(len(text))
+            if text.startswith(stop, start) and start + len(stop) > barred
+        ]
+
+    def end(self) -> int | None:
+        """After how many tokens the row ends, None if no stop string ends it."""
+        least = max(1, self.request.sampling.min_tokens)
+        ends = (k for k in range(least, len(self.tokens) + 1) if self.starts(self.known(k)))
+        return next(ends, None)
+
+    def completion(self, num_tokens: int) -> str:
+        answer = self.answer(num_tokens)
+        return answer[: min(self.starts(answer.rstrip(LOST)), default=None)]
+
+
+def end_by_matcher(request: Request, tokens: Sequence[int]) -> int | None:
+    matcher = request.stop_matcher
+    assert matcher is not None
+    return next((count for count, token in enumerate(tokens, 1) if matcher.push(token)), None)
+
+
+def generated_tokens(codec: Codec, rng: random.Random, thinking: bool | None) -> list[int]:
+    """Tokens as the tokenizer makes them of text, and as it does not: characters in bytes, hidden and stray tokens."""
+    pieces = rng.choices(PIECES, k=rng.randint(1, 9))
+    if codec._thinks and rng.random() < 0.7:
+        thought = rng.choices(PIECES, k=rng.randint(0, 3))
+        block = [rng.choice(["", "\n"]), *thought, CLOSE, rng.choice(["", "\n", "\n\n"])]
+        lead = rng.choice(["", "", " ", "\n"])
+        pieces = [*([] if thinking else [lead, OPEN]), *block, *pieces]
+    tokens = []
+    kind = rng.choice(["whole", "whole", "pieces", "characters"])
+    if kind == "whole":
+        pieces = ["".join(pieces)]
+    elif kind == "characters":
+        pieces = [part for piece in pieces for part in ([piece] if piece in (OPEN, CLOSE) else piece)]
+    for piece in pieces:
+        tokens += tokens_of(codec, piece) if piece else []
+        if rng.random() < 0.05:
+            tokens.append(rng.choice(codec._tokenizer.all_special_ids))
+        if rng.random() < 0.05:
+            tokens.append(rng.randrange(3, codec.vocab_size))
+    return [token for token in tokens if token not in codec.eos_token_ids] or tokens_of(codec, "hello")
+
+
+def generated_stops(text: str, rng: random.Random) -> list[str]:
+    """Mostly parts of a text, often overlapping, some that go on otherwise than the text, some from nowhere."""
+    stops = []
+    for _ in range(rng.choice([1, 1, 2, 3, 5])):
+        start = rng.randrange(len(text) + 1)
+        stop = text[start : start + rng.choice([1, 1, 2, 3, 5, 8, 20])]
+        kind = rng.random()
+        if kind < 0.2:
+            stop += "§"
+        elif kind < 0.3:
+            stop = rng.choice(PIECES)
+        elif kind < 0.4:
+            stop = text[-rng.randint(1, 4) :]
+        stops.append(stop)
+    return [stop for stop in stops if stop and LOST not in stop] or ["nowhere"]
+
+
+CASES = 150
+MODELS = ["byte_level_model", "sentence_piece_model", "thinking_model", "thinking_text_model"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_end_where_a_plain_reading_ends_them(request: pytest.FixtureRequest, model: str) -> None:
+    codec = codec_of(request.getfixturevalue(model))
+    rng = random.Random(model)
+    num_ended = 0
+    for case in range(CASES):
+        thinking = rng.choice([None, True, False]) if "thinking" in model else None
+        tokens = generated_tokens(codec, rng, thinking)
+        stops = generated_stops(codec.decode(tokens), rng)
+        min_tokens = rng.choice([0, 0, 0, 1, 2, rng.randint(0, len(tokens))])
+        one = request_of(codec, stop=tuple(stops), min_tokens=min_tokens, thinking=thinking)
+        reference = Reference(codec, one, tokens)
+        end = end_by_matcher(one, tokens)
+        told = (case, codec.decode(tokens), stops, min_tokens, thinking)
+        assert end == reference.end(), told
+        last = len(tokens) if end is None else end
+        assert codec.completion(one, tokens[:last])[0] == reference.completion(last), told
+        num_ended += end is not None
+    assert CASES * 0.4 < num_ended < CASES * 0.95
