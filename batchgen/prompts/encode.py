@@ -25,8 +25,8 @@ from batchgen.prompts.model_files import (
 )
 from batchgen.prompts.noise_key import noise_key
 from batchgen.prompts.render import TEMPLATE_ERRORS, reason_of
-from batchgen.prompts.stops import StopStrings, cut
-from batchgen.prompts.text import Detokenizer, seen
+from batchgen.prompts.stops import StopStrings, earliest
+from batchgen.prompts.text import Detokenizer
 from batchgen.prompts.thinking import CLOSE, OPEN, AnswerStream, Block, split_reasoning
 from batchgen.types import (
     ErrorKind,
@@ -161,8 +161,9 @@ class Codec:
         shown = self._without_end(tokens, sampling)
         answer, reasoning = split_reasoning(self._text.text(shown), block)
         if sampling.stop:
-            short = self._text.text(shown[: max(0, sampling.min_tokens - 1)])
-            answer = cut(answer, sampling.stop, num_barred=len(AnswerStream(block).push(seen(short))))
+            short = self._text.seen(self._text.text(shown[: max(0, sampling.min_tokens - 1)]))
+            num_barred = len(AnswerStream(block).push(short))
+            answer = answer[: earliest(self._text.seen(answer), sampling.stop, num_barred)]
         return answer, reasoning
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ A stop string that is complete with fewer than `min_tokens` tokens is text like 
 
 from collections.abc import Sequence
 
-from batchgen.prompts.text import TextStream, seen
+from batchgen.prompts.text import TextStream
 from batchgen.prompts.thinking import AnswerStream
 
 
@@ -41,11 +41,6 @@ class StopStrings:
         self._tail = known[num_left:]
         self._num_barred = max(0, self._num_barred - num_left)
         return is_found
-
-
-def cut(answer: str, stops: Sequence[str], num_barred: int) -> str:
-    """An answer up to its earliest stop string; those that end in its first `num_barred` characters are none."""
-    return answer[: earliest(seen(answer), stops, num_barred)]
 
 
 def earliest(text: str, stops: Sequence[str], num_before: int) -> int | None:

@@ -41,6 +41,11 @@ class Detokenizer:
         text = self.raw_text([token for token in tokens if token not in self._hidden])
         return text.removeprefix(" ") if self._trims_space else text
 
+    def seen(self, text: str) -> str:
+        """A text without a character at its end of which bytes may be missing."""
+        # Where bytes have tokens of their own, a run of them that is no text yet has a replacement for each.
+        return text.rstrip(_REPLACEMENT) if self._byte_tokens else text.removesuffix(_REPLACEMENT)
+
     def stream(self) -> "TextStream":
         """The same text for tokens of one completion that come one by one."""
         return TextStream(self, self._hidden, self._byte_tokens, self._trims_space)
@@ -64,7 +69,7 @@ class Detokenizer:
 class TextStream:
     """The text of one completion's tokens as they come, decoded over a few of the last ones.
 
-    What was given with all tokens so far is their `seen` text. `hidden` tokens have no text. Where single bytes have
+    What was given with all tokens so far is what is `seen` of their text. `hidden` tokens have no text. Where single bytes have
     tokens of their own (`byte_tokens`), a tokenizer decodes a run of them as a whole, so that its text may still become
     another until the run has ended.
     """
@@ -103,7 +108,7 @@ class TextStream:
         return self._detokenizer.raw_text(self._window).endswith(_REPLACEMENT)
 
     def _seen(self) -> str:
-        text = seen(self._detokenizer.raw_text(self._window))
+        text = self._detokenizer.seen(self._detokenizer.raw_text(self._window))
         return text.removeprefix(" ") if self._trims_space else text
 
 
