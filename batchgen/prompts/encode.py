@@ -161,8 +161,7 @@ class Codec:
         shown = self._without_end(tokens, sampling)
         answer, reasoning = split_reasoning(self._text.text(shown), block)
         if sampling.stop:
-            short = self._text.seen(self._text.text(shown[: max(0, sampling.min_tokens - 1)]))
-            num_barred = len(AnswerStream(block).push(short))
+            num_barred = self._num_barred(shown[: max(0, sampling.min_tokens - 1)], block)
             answer = answer[: earliest(self._text.seen(answer), sampling.stop, num_barred)]
         return answer, reasoning
 
@@ -226,6 +225,13 @@ class Codec:
         """A completion's tokens without the one that ended it."""
         ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
         return tokens[:-1] if tokens and tokens[-1] in ends else tokens
+
+    def _num_barred(self, tokens: Sequence[int], block: Block) -> int:
+        """How many characters of an answer had come, at most, by each of a completion's first tokens."""
+        # Bytes of a character, 3 at most while it is incomplete, may hide text that stood before them.
+        numbers = range(max(0, len(tokens) - 3), len(tokens) + 1)
+        texts = (self._text.seen(self._text.text(tokens[:number])) for number in numbers)
+        return max(len(AnswerStream(block).push(text)) for text in texts)
 
     def _tokens(self, rendered: str) -> list[int]:
         # A chat template writes the special tokens itself; so does text that already begins with one.

@@ -34,7 +34,8 @@ class StopStrings:
         known = self._tail + self._answer.push(settled)
         text = known + (self._answer.peek(ahead) if ahead else "")
         if self._num_tokens < self._min_tokens:
-            is_found, self._num_barred = False, len(text)
+            # Bytes of a character may hide text that stood before them, and it may come back.
+            is_found, self._num_barred = False, max(self._num_barred, len(text))
         else:
             is_found = earliest(text, self._stops, max(self._num_barred, len(self._tail))) is not None
         num_left = max(0, len(known) - self._tail_length)

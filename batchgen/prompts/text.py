@@ -69,9 +69,9 @@ class Detokenizer:
 class TextStream:
     """The text of one completion's tokens as they come, decoded over a few of the last ones.
 
-    What was given with all tokens so far is what is `seen` of their text. `hidden` tokens have no text. Where single bytes have
-    tokens of their own (`byte_tokens`), a tokenizer decodes a run of them as a whole, so that its text may still become
-    another until the run has ended.
+    What was given with all tokens so far is what is `seen` of their text. `hidden` tokens have no text. Where single
+    bytes have tokens of their own (`byte_tokens`), a tokenizer decodes a run of them as a whole, so that its text may
+    still become another until the run has ended.
     """
 
     def __init__(

@@ -59,8 +59,8 @@ class Reference:
         return self.codec.decode(self.tokens[:num_tokens])
 
     def starts(self, text: str) -> list[int]:
-        """Where stop strings begin that were not yet complete one token before `min_tokens`."""
-        barred = len(self.known(max(0, self.request.sampling.min_tokens - 1)))
+        """Where stop strings begin that were not complete before there were `min_tokens` tokens."""
+        barred = max(len(self.known(count)) for count in range(max(1, self.request.sampling.min_tokens)))
         return [
             start
             for stop in self.request.sampling.stop
@@ -148,3 +148,70 @@ def test_rows_end_where_a_plain_reading_ends_them(request: pytest.FixtureRequest
         assert codec.completion(one, tokens[:last])[0] == reference.completion(last), told
         num_ended += end is not None
     assert CASES * 0.4 < num_ended < CASES * 0.95
+
+
+@pytest.mark.parametrize(
+    ("pieces", "stops", "end", "completion"),
+    [
+        (["one", " two", " three"], ["wo t"], 3, "one t"),
+        (["one", " two", " three"], ["two three", "ne"], 1, "o"),
+        (["abcd"], ["cd", "bcd"], 1, "a"),
+        (["ab", "cd"], ["d", "bc"], 2, "a"),
+        (["ab", "ab", "ac"], ["abac"], 3, "ab"),
+        (["one", " tw"], ["two"], None, "one tw"),
+        (["one", "</s>"], ["</s>"], None, "one"),
+        (["on", "<pad>", "e"], ["one"], 3, ""),
+        (["one"], ["one"], 1, ""),
+        ([" one"], [" one"], None, "one"),
+    ],
+)
+def test_ends_and_cuts(
+    byte_level_model: Path, pieces: list[str], stops: list[str], end: int | None, completion: str
+) -> None:
+    """Each piece of text stands for all its tokens; the end token is none that stops are looked for in."""
+    codec = codec_of(byte_level_model)
+    parts = [tokens_of(codec, piece) for piece in pieces]
+    one = request_of(codec, stop=tuple(stops))
+    tokens = [token for part in parts for token in part]
+    found = end_by_matcher(one, [token for token in tokens if token not in codec.eos_token_ids])
+    if end is None:
+        assert found is None
+    else:
+        before = sum(map(len, parts[: end - 1]))
+        assert found is not None
+        assert before < found <= before + len(parts[end - 1])
+    assert codec.completion(one, tokens[:found])[0] == completion
+
+
+def in_bytes(codec: Codec, text: str) -> list[int]:
+    return [codec._tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in text.encode()]
+
+
+def test_a_character_in_bytes_counts_when_its_last_byte_has_come(sentence_piece_model: Path) -> None:
+    codec = codec_of(sentence_piece_model)
+    tokens = in_bytes(codec, "€€")
+    for min_tokens, end in [(0, 3), (3, 3), (4, 6), (6, 6)]:
+        one = request_of(codec, stop=("€", LOST), min_tokens=min_tokens)
+        assert end_by_matcher(one, tokens) == end
+        assert codec.completion(one, tokens[:end])[0] == "€" * (end // 3 - 1)
+
+
+@pytest.mark.parametrize("model", ["thinking_model", "thinking_text_model"])
+@pytest.mark.parametrize("thinking", [None, True, False])
+def test_thinking_does_not_stop_a_row(request: pytest.FixtureRequest, model: str, thinking: bool | None) -> None:
+    codec = codec_of(request.getfixturevalue(model))
+    one = request_of(codec, stop=("cat", "\n"), thinking=thinking)
+    opened = "" if thinking else OPEN
+    thought = tokens_of(codec, f"{opened}\nthe cat\n{CLOSE}\n\n")
+    tokens = thought + tokens_of(codec, "the cat sat")
+    end = end_by_matcher(one, tokens)
+    assert end is not None
+    assert len(thought) < end < len(tokens)
+    answer, reasoning = codec.completion(one, tokens[:end])
+    assert (answer.strip(), reasoning) == ("the", "the cat")
+
+
+def test_half_a_think_tag_is_looked_at_once_it_is_none(thinking_text_model: Path) -> None:
+    codec = codec_of(thinking_text_model)
+    for text, is_stopped in [("<think", False), ("<thinner", True), ("<think>", False)]:
+        assert (end_by_matcher(request_of(codec, stop=("<t",)), tokens_of(codec, text)) is not None) == is_stopped
