@@ -22,7 +22,7 @@ CHAT_TEMPLATE = (
 )
 THINKING_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}[assistant]"
-    "{% if enable_thinking is defined %}<think>\n{% if not enable_thinking %}\n</think>\n\n{% endif %}{% endif %}"
+    "{% if enable_thinking is defined %}{{ '<think>\n' if enable_thinking else '<think>\n\n</think>\n\n' }}{% endif %}"
 )
 """Opens a thinking block if told to think, writes an empty one if told not to, and leaves it open to the model else."""
 LINES = ["the cat sat on the mat, and the dog too", "Summarize: hello hello world", "naïve café 12 + 34 = 46"]
