@@ -15,9 +15,9 @@ from batchgen.engine.arrays import int_array
 from batchgen.engine.drafters.protocol import Drafter
 from batchgen.engine.prefill import FirstTokens, KeptPrompt, PrefillGroup, choose_group
 from batchgen.engine.row import Row
-from batchgen.engine.sampling.coupling import Coupling
+from batchgen.engine.sampling.coupling import Coupling, decide
 from batchgen.engine.sampling.rules import Rules
-from batchgen.engine.speculative import Slots, decode_round
+from batchgen.engine.speculative import Judge, Slots, decode_round
 from batchgen.engine.target.model import Target
 from batchgen.types import Generation, Request
 
@@ -47,7 +47,10 @@ class BatchDecoder:
         options: DecoderOptions,
         eos_token_ids: frozenset[int],
         clock: Callable[[], float],
+        judge: Judge = decide,
     ) -> None:
+        """`judge` is another than `decide` only where a measurement wants verdicts of its own."""
+        self._judge = judge
         self.target, self.drafter, self.options = target, drafter, options
         self._eos_token_ids, self._clock = eos_token_ids, clock
         self._waiting: deque[tuple[Request, float]] = deque()
@@ -176,7 +179,9 @@ class BatchDecoder:
         self._compact()
         lengths = [0 if row is None else row.block_length(self.options.block_size) for row in self._rows]
         self._rules = self._rules or Rules(self._rows, self.options.logprobs)
-        verdict = decode_round(self.target, self.drafter, self._slots, lengths, self._rules, self.options.coupling)
+        verdict = decode_round(
+            self.target, self.drafter, self._slots, lengths, self._rules, self.options.coupling, self._judge
+        )
         now_s = self._clock()
         left: list[int] = []
         finished: list[Generation] = []

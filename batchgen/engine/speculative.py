@@ -3,7 +3,7 @@
 Without a drafter the same round runs with a block of one token: plain decoding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -11,10 +11,17 @@ import mlx.core as mx
 from batchgen.engine.arrays import int_array, read_float_rows, read_int_rows, read_ints
 from batchgen.engine.caches.context import DraftContext
 from batchgen.engine.drafters.protocol import Drafter
-from batchgen.engine.sampling.coupling import Coupling, decide
+from batchgen.engine.sampling.coupling import Coupling, Decision, Proposal, decide
 from batchgen.engine.sampling.rules import Rules
 from batchgen.engine.target.model import Target
 from batchgen.engine.target.state import TargetState
+
+
+Judge = Callable[
+    [Rules, Coupling, mx.array, mx.array, Proposal | None, mx.array, mx.array | None],
+    Decision,
+]
+"""What `decide` does: rules, coupling, logits, anchors, proposal, block lengths, what grammars allow -> a decision."""
 
 
 @dataclass(slots=True)
@@ -61,6 +68,7 @@ def decode_round(
     block_lengths: Sequence[int],
     rules: Rules,
     coupling: Coupling,
+    judge: Judge = decide,
 ) -> Verdict:
     """Runs one round over all slots; a slot with block length 0 is empty and stays so.
 
@@ -75,7 +83,7 @@ def decode_round(
         tokens = mx.concatenate([tokens, proposal.drafts], axis=1)
     logits, features = target.verify(slots.state, tokens)
     allowed = _grammar_masks(rules, tokens, logits)
-    decision = decide(rules, coupling, logits, slots.anchors, proposal, lengths, allowed)
+    decision = judge(rules, coupling, logits, slots.anchors, proposal, lengths, allowed)
     counts = mx.where(lengths > 0, decision.num_accepted + 1, 0)
     slots.state.commit(counts, tokens.shape[1])
     if drafter is not None and slots.context is not None and features is not None:
