@@ -16,7 +16,6 @@ from batchgen.engine.sampling.rules import Rules
 from batchgen.engine.target.model import Target
 from batchgen.engine.target.state import TargetState
 
-
 Judge = Callable[
     [Rules, Coupling, mx.array, mx.array, Proposal | None, mx.array, mx.array | None],
     Decision,
