@@ -24,3 +24,8 @@ def read_int_rows(array: mx.array) -> list[list[int]]:
 def read_float_rows(array: mx.array) -> list[list[float]]:
     """The rows of a floating array [N, M]."""
     return cast(list[list[float]], array.tolist())
+
+
+def read_float(array: mx.array) -> float:
+    """The entry of a floating array []."""
+    return cast(float, array.item())

@@ -84,7 +84,7 @@ def decode_round(
     allowed = _grammar_masks(rules, tokens, logits)
     decision = judge(rules, coupling, logits, slots.anchors, proposal, lengths, allowed)
     counts = mx.where(lengths > 0, decision.num_accepted + 1, 0)
-    slots.state.commit(counts, tokens.shape[1])
+    target.commit(slots.state, counts, tokens.shape[1])
     if drafter is not None and slots.context is not None and features is not None:
         drafter.extend(slots.context, features, counts)
     rules.advance(tokens, counts)

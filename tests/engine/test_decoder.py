@@ -183,7 +183,7 @@ def test_one_long_row_is_not_paid_for_after_it_left(folders, kind):
                 [Request(RowKey(row, 0), prompts[row], budget) for row, budget in zip(joining, budgets, strict=True)]
             )
             done |= {generation.key.row: generation.tokens for generation in decoder.step()}
-            capacities.append(decoder._slots.state.mask(1).shape[-1])
+            capacities.append(decoder._slots.state.capacity)
         return done, capacities
 
     together, capacities = decode(range(10))

@@ -1,17 +1,27 @@
-"""Runs a stock mlx-lm model's own modules, layer by layer, over many rows at once.
+"""Runs a stock mlx-lm model's weights, layer by layer, over many rows at once.
 
-The loop over layers is ours, so that hidden states are tapped and the gated-delta layers work on our own row states
-with no class or instance of mlx-lm patched. What a layer computes is mlx-lm's; a test holds the two equal. This is the
-one file that knows how the supported model classes are put together.
+The loop over layers is ours, so that hidden states are tapped and every layer works on row states of our own, with no
+class of mlx-lm patched. What a layer computes is mlx-lm's; a test holds the two equal. Passes are pure functions of
+arrays, so that they can be compiled: they take what each layer remembers and give back what it has next.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx import nn
 
-from batchgen.engine.target.gated_delta import BlockRecord, chunked_gated_delta, gated_delta_block, log_decay
+from batchgen.engine.target.attention import AttentionLayer, Mask
+from batchgen.engine.target.gated_delta_forms import (
+    Form,
+    GatedDeltaWeights,
+    LayerState,
+    Record,
+    over_sequence,
+)
+from batchgen.engine.target.projections import Projections
+
+Arrays = Sequence[mx.array]
 
 
 class Hidden(NamedTuple):
@@ -19,40 +29,6 @@ class Hidden(NamedTuple):
 
     final: mx.array
     features: mx.array | None
-
-
-class GatedDeltaRows(Protocol):
-    """The per-row state of one gated-delta layer, as the layer uses it."""
-
-    def conv_window(self, num_rows: int, width: int, channels: int, dtype: mx.Dtype) -> mx.array:
-        """Last `width` inputs of the convolution, [R, width, channels]."""
-        ...
-
-    def recurrent(self, shape: tuple[int, ...]) -> mx.array:
-        """Recurrent state in float32, `shape` is [R, Hv, Dv, Dk]."""
-        ...
-
-    def record(self, conv_input: mx.array, block: BlockRecord) -> None:
-        """Keeps what a later commit replays; the state stays as it is."""
-        ...
-
-    def replace(self, conv_input: mx.array, state: mx.array, counts: mx.array) -> None:
-        """Takes the state after each row's first counts[r] tokens of `conv_input`'s."""
-        ...
-
-
-class LayerStates(Protocol):
-    """Row states of all layers during one pass."""
-
-    def attention(self, layer: int) -> Any:
-        """A cache with `offset` and `update_and_fetch`, as mlx-lm's attention modules use it."""
-        ...
-
-    def gated_delta(self, layer: int) -> GatedDeltaRows: ...
-
-    def mask(self, length: int) -> mx.array:
-        """Which keys each of `length` new tokens may see, [R, 1, T, capacity]."""
-        ...
 
 
 def inner_model(model: nn.Module) -> Any:
@@ -73,94 +49,146 @@ def is_gated_delta(layer: Any) -> bool:
     return hasattr(layer, "linear_attn")
 
 
-def _depthwise_conv(weight: mx.array, window: mx.array, length: int) -> mx.array:
-    """Causal depthwise convolution as a sum over shifted inputs, in float32.
+class GatedDeltaLayer:
+    """One gated-delta mixer over [R, T, H], with the weights of mlx-lm's `GatedDeltaNet`."""
 
-    weight [C, K, 1], window [R, K - 1 + length, C] -> [R, length, C].
+    def __init__(self, module: Any, *, stack: bool) -> None:
+        inputs = [module.in_proj_qkv, module.in_proj_z, module.in_proj_b, module.in_proj_a]
+        self._project = Projections(inputs, stack=stack)
+        self._module = module
+
+    @property
+    def weights(self) -> GatedDeltaWeights:
+        """Read anew at each use: training replaces them."""
+        return GatedDeltaWeights.of(self._module)
+
+    def over_sequence(self, x: mx.array) -> mx.array:
+        """Sequences from their start; differentiable."""
+        projected = self._project(x)
+        return self._finish(over_sequence(self.weights, projected), projected)
+
+    def block(self, x: mx.array, form: Form, before: LayerState) -> tuple[mx.array, Record]:
+        """A block read on top of the state, and what a later commit needs of it."""
+        projected = self._project(x)
+        y, record = form.block(self.weights, projected, before)
+        return self._finish(y, projected), record
+
+    def take_in(self, x: mx.array, form: Form, before: LayerState, counts: mx.array) -> tuple[mx.array, LayerState]:
+        """Each row's first counts[r] tokens, read into the state."""
+        projected = self._project(x)
+        y, after = form.take_in(self.weights, projected, before, counts)
+        return self._finish(y, projected), after
+
+    def _finish(self, y: mx.array, projected: mx.array) -> mx.array:
+        z = self.weights.gate(projected)
+        out = self._module.norm(y.astype(projected.dtype), z)
+        mixed: mx.array = self._module.out_proj(out.reshape(*projected.shape[:2], -1))
+        return mixed
+
+
+class DecoderLayer:
+    """Norms, mixer and feed-forward of one layer."""
+
+    def __init__(self, layer: Any, *, stack: bool) -> None:
+        self._layer = layer
+        self.mixer: GatedDeltaLayer | AttentionLayer = (
+            GatedDeltaLayer(layer.linear_attn, stack=stack)
+            if is_gated_delta(layer)
+            else AttentionLayer(layer.self_attn, stack=stack)
+        )
+        self._gate_up = Projections([layer.mlp.gate_proj, layer.mlp.up_proj], stack=stack)
+
+    def normed(self, h: mx.array) -> mx.array:
+        """What the mixer reads."""
+        x: mx.array = self._layer.input_layernorm(h)
+        return x
+
+    def finish(self, h: mx.array, mixed: mx.array) -> mx.array:
+        """The layer's output, from its input and what the mixer made of it."""
+        h = h + mixed
+        gate, up = self._gate_up.split(self._gate_up(self._layer.post_attention_layernorm(h)))
+        out: mx.array = h + self._layer.mlp.down_proj(nn.silu(gate) * up)
+        return out
+
+
+class Layers:
+    """All layers of a model; with `stack` their projections are stacked, for decoding."""
+
+    def __init__(self, model: nn.Module, *, stack: bool) -> None:
+        self._inner = inner_model(model)
+        self.layers = [DecoderLayer(layer, stack=stack) for layer in self._inner.layers]
+
+    def over_sequence(self, tokens: mx.array, tap: Sequence[int]) -> Hidden:
+        """Sequences [B, T] from their start; differentiable."""
+        h, outputs = self._inner.embed_tokens(tokens), dict[int, mx.array]()
+        for index, layer in enumerate(self.layers):
+            if isinstance(layer.mixer, AttentionLayer):
+                mixed, _ = layer.mixer(layer.normed(h), "causal")
+            else:
+                mixed = layer.mixer.over_sequence(layer.normed(h))
+            outputs[index] = h = layer.finish(h, mixed)
+        return self._hidden(h, outputs, tap)
+
+    def block(
+        self, tokens: mx.array, tap: Sequence[int], offsets: mx.array, mask: Mask, states: Sequence[Arrays], form: Form
+    ) -> tuple[Hidden, list[Arrays]]:
+        """A block [R, L] behind each row's offset [R].
+
+        `states` are each layer's arrays: an attention layer's come back with the block written in, of a gated-delta
+        layer its record comes back.
+        """
+        h, outputs = self._inner.embed_tokens(tokens), dict[int, mx.array]()
+        after: list[Arrays] = []
+        for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
+            if isinstance(layer.mixer, AttentionLayer):
+                mixed, kept = layer.mixer(layer.normed(h), mask, offsets, (state[0], state[1]))
+                after.append(kept)
+            else:
+                mixed, record = layer.mixer.block(layer.normed(h), form, LayerState(*state))
+                after.append(tuple(record))
+            outputs[index] = h = layer.finish(h, mixed)
+        return self._hidden(h, outputs, tap), after
+
+    def take_in(
+        self,
+        tokens: mx.array,
+        tap: Sequence[int],
+        offsets: mx.array,
+        mask: Mask,
+        states: Sequence[Arrays],
+        counts: mx.array,
+        form: Form,
+    ) -> tuple[Hidden, list[Arrays]]:
+        """Each row's first counts[r] of tokens [R, T], read into the states; gives the new ones."""
+        h, outputs = self._inner.embed_tokens(tokens), dict[int, mx.array]()
+        after: list[Arrays] = []
+        for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
+            if isinstance(layer.mixer, AttentionLayer):
+                mixed, kept = layer.mixer(layer.normed(h), mask, offsets, (state[0], state[1]))
+                after.append(kept)
+            else:
+                mixed, taken = layer.mixer.take_in(layer.normed(h), form, LayerState(*state), counts)
+                after.append(tuple(taken))
+            outputs[index] = h = layer.finish(h, mixed)
+        return self._hidden(h, outputs, tap), after
+
+    def commit(self, states: Sequence[Arrays], records: Sequence[Arrays], counts: mx.array, form: Form) -> list[Arrays]:
+        """The gated-delta layers' states after the part of a block that stands; both lists have those layers alone."""
+        recurrent = [layer.mixer for layer in self.layers if isinstance(layer.mixer, GatedDeltaLayer)]
+        return [
+            tuple(form.commit(mixer.weights, LayerState(*state), record, counts))
+            for mixer, state, record in zip(recurrent, states, records, strict=True)
+        ]
+
+    def _hidden(self, h: mx.array, outputs: dict[int, mx.array], tap: Sequence[int]) -> Hidden:
+        features = mx.concatenate([outputs[index] for index in tap], axis=-1) if tap else None
+        return Hidden(self._inner.norm(h), features)
+
+
+def run_layers(model: nn.Module, tokens: mx.array, *, tap: Sequence[int] = ()) -> Hidden:
+    """All layers over sequences [B, T] from their start; differentiable.
+
+    `tap` names layers (from 0) whose outputs, before the final norm, come back as features [B, T, len(tap) * H] in that
+    order.
     """
-    kernel, inputs = weight[..., 0].astype(mx.float32), window.astype(mx.float32)
-    total = inputs[:, :length] * kernel[:, 0]
-    for tap in range(1, kernel.shape[1]):
-        total = total + inputs[:, tap : tap + length] * kernel[:, tap]
-    return total.astype(window.dtype)
-
-
-def gated_delta_layer(
-    module: Any, x: mx.array, rows: GatedDeltaRows | None = None, counts: mx.array | None = None
-) -> mx.array:
-    """One gated-delta mixer over [R, T, H], with mlx-lm's `GatedDeltaNet` module for its weights.
-
-    Without `rows`, a sequence from its start (differentiable). With `rows` and `counts`, each row takes in its first
-    counts[r] tokens. With `rows` alone, a block is read on top of the state and recorded for a later commit.
-    """
-    num_rows, length, _ = x.shape
-    width = module.conv_kernel_size - 1
-    qkv = module.in_proj_qkv(x)
-    z = module.in_proj_z(x).reshape(num_rows, length, module.num_v_heads, module.head_v_dim)
-    beta = mx.sigmoid(module.in_proj_b(x).astype(mx.float32))
-    log_g = log_decay(module.A_log, module.in_proj_a(x), module.dt_bias)
-    if rows is None:
-        past = mx.zeros((num_rows, width, module.conv_dim), x.dtype)
-    else:
-        past = rows.conv_window(num_rows, width, module.conv_dim, x.dtype)
-    conv_input = mx.concatenate([past, qkv], axis=1)
-    mixed = nn.silu(_depthwise_conv(module.conv1d.weight, conv_input, length))
-    q, k, v = mx.split(mixed, [module.key_dim, 2 * module.key_dim], axis=-1)
-    q, k = _normalised(q, module), _normalised(k, module) * module.head_k_dim**0.5
-    v = v.reshape(num_rows, length, module.num_v_heads, module.head_v_dim)
-
-    if rows is None:
-        y, _ = chunked_gated_delta(q, k, v, log_g, beta)
-    else:
-        shape = (num_rows, module.num_v_heads, module.head_v_dim, module.head_k_dim)
-        state = rows.recurrent(shape)
-        if counts is None:
-            y, block = gated_delta_block(q, k, v, log_g, beta, state)
-            rows.record(conv_input, block)
-        else:
-            inside = (mx.arange(length) < counts[:, None])[..., None]
-            log_g, beta = mx.where(inside, log_g, 0.0), mx.where(inside, beta, 0.0)
-            y, state = chunked_gated_delta(q, k, v, log_g, beta, state)
-            rows.replace(conv_input, state, counts)
-    out = module.norm(y.astype(x.dtype), z)
-    mixed_out: mx.array = module.out_proj(out.reshape(num_rows, length, -1))
-    return mixed_out
-
-
-def _normalised(x: mx.array, module: Any) -> mx.array:
-    """Queries or keys per head, L2-normalised and scaled by Dk^-1; eps 1e-6 on the sum of squares, as mlx-lm has it."""
-    dim = module.head_k_dim
-    heads = x.reshape(*x.shape[:2], module.num_k_heads, dim)
-    normalised: mx.array = mx.fast.rms_norm(heads, None, 1e-6 / dim) / dim
-    return normalised
-
-
-def run_layers(
-    model: nn.Module,
-    tokens: mx.array,
-    *,
-    tap: Sequence[int] = (),
-    states: LayerStates | None = None,
-    counts: mx.array | None = None,
-) -> Hidden:
-    """All layers over tokens [R, T].
-
-    `tap` names layers (from 0) whose outputs, before the final norm, come back as features [R, T, len(tap) * H] in that
-    order. Without `states`, sequences from their start (differentiable, for training). `counts` as in
-    `gated_delta_layer`: given, the tokens are taken in; not given, they are a block to be committed later.
-    """
-    inner = inner_model(model)
-    h = inner.embed_tokens(tokens)
-    mask = "causal" if states is None else states.mask(tokens.shape[1])
-    outputs: dict[int, mx.array] = {}
-    for index, layer in enumerate(inner.layers):
-        if is_gated_delta(layer):
-            rows = None if states is None else states.gated_delta(index)
-            h = h + gated_delta_layer(layer.linear_attn, layer.input_layernorm(h), rows, counts)
-            h = h + layer.mlp(layer.post_attention_layernorm(h))
-        else:
-            h = layer(h, mask, None if states is None else states.attention(index))
-        if index in tap:
-            outputs[index] = h
-    features = mx.concatenate([outputs[index] for index in tap], axis=-1) if tap else None
-    return Hidden(inner.norm(h), features)
+    return Layers(model, stack=False).over_sequence(tokens, tap)

@@ -1,9 +1,9 @@
-"""The target: a stock mlx-lm model, read from a folder, behind the two passes that decoding needs.
+"""The target: a stock mlx-lm model, read from a folder, behind the passes that decoding needs.
 
 Which model types are supported is `support`'s to say.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,32 @@ from mlx import nn
 from mlx.utils import tree_map
 from mlx_lm.utils import load_model
 
-from batchgen.engine.target.layers import Hidden, head, inner_model, is_gated_delta, run_layers
-from batchgen.engine.target.state import TargetState
+from batchgen.engine.caches.attention import AttentionRows
+from batchgen.engine.caches.recurrent import RecurrentRows
+from batchgen.engine.target.attention import AttentionLayer
+from batchgen.engine.target.choose_form import choose_form
+from batchgen.engine.target.layers import Arrays, GatedDeltaLayer, Hidden, Layers, head, inner_model
+from batchgen.engine.target.state import RowStates, TargetState
 from batchgen.errors import ModelError
 
 
 class Target:
-    """A model with the layers `tap` tapped; all shapes are [rows, tokens, ...]."""
+    """A model with the layers `tap` tapped; all shapes are [rows, tokens, ...].
 
-    def __init__(self, model: nn.Module, tap: Sequence[int] = ()) -> None:
+    Takes the model's projections over: those of one input become views of one array. `compiled` fuses the small
+    operations of a block's pass; it pays on a GPU, where launches count.
+    """
+
+    def __init__(self, model: nn.Module, tap: Sequence[int] = (), *, compiled: bool | None = None) -> None:
         self.model = model
         self.tap = tuple(tap)
-        self._recurrent = [is_gated_delta(layer) for layer in inner_model(model).layers]
+        self._layers = Layers(model, stack=True)
+        mixers = [layer.mixer for layer in self._layers.layers]
+        self._form = choose_form([mixer.weights for mixer in mixers if isinstance(mixer, GatedDeltaLayer)], self.dtype)
+        if compiled is None:
+            compiled = mx.default_device().type == mx.DeviceType.gpu
+        self._block: Callable[..., Any] = mx.compile(self._run_block) if compiled else self._run_block
+        self._commit: Callable[..., Any] = mx.compile(self._run_commit) if compiled else self._run_commit
 
     @property
     def dtype(self) -> mx.Dtype:
@@ -32,20 +46,46 @@ class Target:
         return weight
 
     def make_state(self, num_rows: int) -> TargetState:
-        return TargetState(self._recurrent, num_rows)
+        return TargetState([self._blank(layer.mixer) for layer in self._layers.layers], num_rows)
+
+    def _blank(self, mixer: AttentionLayer | GatedDeltaLayer) -> RowStates:
+        if isinstance(mixer, AttentionLayer):
+            return AttentionRows(mixer.num_kv_heads, mixer.head_dim, self.dtype)
+        weights = mixer.weights
+        window = (weights.kernel_size - 1, weights.num_channels)
+        return RecurrentRows(window, (weights.num_v_heads, weights.v_dim, weights.k_dim), self.dtype)
 
     def prefill(self, state: TargetState, tokens: mx.array, counts: mx.array) -> Hidden:
         """Takes each row's first counts[r] of tokens [R, T] into its state; what follows them is padding."""
-        state.begin(tokens.shape[1])
-        hidden = run_layers(self.model, tokens, tap=self.tap, states=state, counts=counts)
-        state.take_in(counts, tokens.shape[1])
+        length = tokens.shape[1]
+        state.begin(length)
+        mask = _mask(state.lengths, length, state.capacity)
+        hidden, after = self._layers.take_in(tokens, self.tap, state.lengths, mask, state.inputs(), counts, self._form)
+        state.keep(after, counts, length)
         return hidden
 
     def verify(self, state: TargetState, tokens: mx.array) -> tuple[mx.array, mx.array | None]:
-        """Logits [R, L, V] and features of a block on top of the state, to be followed by `state.commit`."""
+        """Logits [R, L, V] and features of a block on top of the state, to be followed by `commit`."""
         state.begin(tokens.shape[1])
-        hidden = run_layers(self.model, tokens, tap=self.tap, states=state)
-        return head(self.model, hidden.final), hidden.features
+        logits, features, after = self._block(tokens, state.lengths, state.capacity, state.inputs())
+        state.keep_block(after)
+        return logits, features
+
+    def commit(self, state: TargetState, counts: mx.array, most: int) -> None:
+        """After `verify`: each row keeps its first counts[r] tokens of the block of `most`."""
+        states, records = state.recorded()
+        after = self._commit(states, records, counts) if states else []
+        state.commit(after, counts, most)
+
+    def _run_block(
+        self, tokens: mx.array, lengths: mx.array, capacity: int, states: Sequence[Arrays]
+    ) -> tuple[mx.array, mx.array | None, list[Arrays]]:
+        mask = _mask(lengths, tokens.shape[1], capacity)
+        hidden, after = self._layers.block(tokens, self.tap, lengths, mask, states, self._form)
+        return head(self.model, hidden.final), hidden.features, after
+
+    def _run_commit(self, states: Sequence[Arrays], records: Sequence[Arrays], counts: mx.array) -> list[Arrays]:
+        return self._layers.commit(states, records, counts, self._form)
 
     def embed(self, tokens: mx.array) -> mx.array:
         """Input embeddings [..., H] of token ids [...]."""
@@ -55,6 +95,12 @@ class Target:
     def logits(self, hidden: mx.array) -> mx.array:
         """Logits [..., V] of final states [..., H]."""
         return head(self.model, hidden)
+
+
+def _mask(lengths: mx.array, length: int, capacity: int) -> mx.array:
+    """Key j is seen by new token t of row r if j <= lengths[r] + t; [R, 1, T, capacity]."""
+    positions = lengths[:, None] + mx.arange(length)
+    return (mx.arange(capacity) <= positions[..., None])[:, None]
 
 
 def load_target(folder: Path, tap: Sequence[int] = (), dtype: mx.Dtype | None = None) -> Target:

@@ -14,67 +14,74 @@ from batchgen.engine.caches.recurrent import RecurrentRows
 
 CAPACITY_STEP = 256
 
-
 RowStates = AttentionRows | RecurrentRows
 
 
-class _AttentionPass:
-    """One attention layer during one pass, in the form that mlx-lm's attention modules use."""
-
-    def __init__(self, rows: AttentionRows, offset: mx.array, capacity: int) -> None:
-        self._rows, self.offset, self._capacity = rows, offset, capacity
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        return self._rows.write(keys, values, self.offset, self._capacity)
-
-
 class TargetState:
-    """Rows' caches for a model whose layers are `recurrent` (true) or attention (false)."""
+    """Rows' caches; `layers` are blank ones of no row, one per layer of the model."""
 
-    def __init__(self, recurrent: Sequence[bool], num_rows: int) -> None:
-        self._layers: list[RowStates] = [
-            RecurrentRows() if is_recurrent else AttentionRows() for is_recurrent in recurrent
-        ]
+    def __init__(self, layers: Sequence[RowStates], num_rows: int) -> None:
+        self._layers = layers
         self._capacity = 0
         self._bound = 0
         self.lengths = mx.zeros((num_rows,), mx.int32)
+        for rows in layers:
+            rows.resize(num_rows)
 
     @property
     def num_rows(self) -> int:
         return self.lengths.shape[0]
+
+    @property
+    def capacity(self) -> int:
+        """Entries in each attention buffer."""
+        return self._capacity
 
     def begin(self, length: int) -> None:
         """Makes room for `length` more tokens in every row; call it before a pass."""
         needed = self._bound + length
         if needed > self._capacity:
             self._capacity = round_up(needed, CAPACITY_STEP)
+            for rows in self._layers:
+                if isinstance(rows, AttentionRows):
+                    rows.grow(self._capacity)
 
-    def attention(self, layer: int) -> _AttentionPass:
-        rows = self._layers[layer]
-        assert isinstance(rows, AttentionRows)
-        return _AttentionPass(rows, self.lengths, self._capacity)
+    def inputs(self) -> list[tuple[mx.array, ...]]:
+        """Each layer's arrays, for a pass."""
+        return [rows.pair for rows in self._layers]
 
-    def gated_delta(self, layer: int) -> RecurrentRows:
-        rows = self._layers[layer]
-        assert isinstance(rows, RecurrentRows)
-        return rows
+    def keep_block(self, after: Sequence[Sequence[mx.array]]) -> None:
+        """Takes what a pass over a block gave: written buffers, and records for the commit."""
+        for rows, arrays in zip(self._layers, after, strict=True):
+            if isinstance(rows, AttentionRows):
+                rows.pair = (arrays[0], arrays[1])
+            else:
+                rows.record = tuple(arrays)
 
-    def mask(self, length: int) -> mx.array:
-        """Key j is seen by new token t of row r if j <= lengths[r] + t; [R, 1, T, capacity]."""
-        positions = self.lengths[:, None] + mx.arange(length)
-        return (mx.arange(self._capacity) <= positions[..., None])[:, None]
+    def keep(self, after: Sequence[Sequence[mx.array]], counts: mx.array, most: int) -> None:
+        """Takes what a pass gave that took its tokens in: rows grow by counts[r], none by more than `most`."""
+        for rows, arrays in zip(self._layers, after, strict=True):
+            rows.pair = (arrays[0], arrays[1])
+        self._grow(counts, most)
 
-    def take_in(self, counts: mx.array, most: int) -> None:
-        """After a pass that took its tokens in: rows grow by counts[r], none by more than `most`."""
+    def recorded(self) -> tuple[list[tuple[mx.array, ...]], list[tuple[mx.array, ...]]]:
+        """States and records of the gated-delta layers. The records are given away."""
+        recurrent = [rows for rows in self._layers if isinstance(rows, RecurrentRows)]
+        records = [rows.record for rows in recurrent]
+        for rows in recurrent:
+            rows.record = ()
+        return [rows.pair for rows in recurrent], records
+
+    def commit(self, after: Sequence[Sequence[mx.array]], counts: mx.array, most: int) -> None:
+        """Takes the gated-delta layers' states with each row's first counts[r] tokens of the block."""
+        recurrent = [rows for rows in self._layers if isinstance(rows, RecurrentRows)]
+        for rows, (window, state) in zip(recurrent, after, strict=True):
+            rows.pair = (window, state)
+        self._grow(counts, most)
+
+    def _grow(self, counts: mx.array, most: int) -> None:
         self.lengths = self.lengths + counts
         self._bound += most
-
-    def commit(self, counts: mx.array, most: int) -> None:
-        """After a verify pass: each row keeps its first counts[r] tokens of the block."""
-        for rows in self._layers:
-            if isinstance(rows, RecurrentRows):
-                rows.commit(counts)
-        self.take_in(counts, most)
 
     def settle(self, longest: int) -> None:
         """Tells the host's bound what the longest row really has, and gives back a capacity far beyond it."""
@@ -98,12 +105,7 @@ class TargetState:
     def put(self, slots: Sequence[int], source: "TargetState", rows: Sequence[int]) -> None:
         """Copies the source's rows into slots."""
         for mine, theirs in zip(self._layers, source._layers, strict=True):
-            if isinstance(mine, AttentionRows):
-                assert isinstance(theirs, AttentionRows)
-                mine.put(slots, theirs, rows, self.num_rows)
-            else:
-                assert isinstance(theirs, RecurrentRows)
-                mine.put(slots, theirs, rows, self.num_rows)
+            mine.put(slots, theirs, rows)
         self.lengths = put_rows(self.lengths, slots, source.lengths, rows)
         self._bound = max(self._bound, source._bound)
         self._capacity = max(self._capacity, source._capacity)
@@ -114,4 +116,4 @@ class TargetState:
         self.lengths = resize_rows(self.lengths, num_rows)
 
     def arrays(self) -> list[mx.array]:
-        return [self.lengths, *(array for rows in self._layers for array in rows.arrays())]
+        return [self.lengths, *(array for rows in self._layers for array in rows.pair)]
