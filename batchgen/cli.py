@@ -4,13 +4,16 @@ Every BatchgenError is caught once, here, and becomes `error: ...` and its exit 
 """
 
 import json
+import math
 import os
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
+from click.core import ParameterSource
 
 from batchgen import __version__
 from batchgen.errors import EXIT_DONE, EXIT_ERROR_ROWS, EXIT_FAILED, EXIT_INTERRUPTED, BatchgenError, OutputError
@@ -118,39 +121,160 @@ def status(job: Path) -> None:
     click.echo(status_text(Path(load_job(job).output.path), job))
 
 
+class Report(Protocol):
+    """What `bench` found, for people and as JSON."""
+
+    def lines(self) -> list[str]: ...
+
+    def to_json(self) -> dict[str, object]: ...
+
+
+class CommaList(click.ParamType[Any]):
+    """`1,8,32` as a tuple of numbers, all of them at least `least`."""
+
+    name = "list"
+
+    def __init__(self, kind: type[int] | type[float], least: int) -> None:
+        self._kind, self._least = kind, least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(self._kind(part) for part in value.split(","))
+        except ValueError:
+            numbers = ()
+        if not numbers or not all(self._least <= number < math.inf for number in numbers):
+            what = "whole numbers" if self._kind is int else "numbers"
+            self.fail(f"{value!r} is not a list of {what} of at least {self._least} with commas between them")
+        return numbers
+
+
 @main.command()
-@job_argument
-@click.option("--rows", type=click.IntRange(min=1), help="Measure on the first ROWS rows only.")
+@click.argument("job", type=click.Path(path_type=Path), metavar="[JOB]", required=False)
+@click.option("--rows", type=click.IntRange(min=1), help="Measure on the first ROWS rows of the job only.")
 @click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Turns of each side.")
 @click.option(
     "--batch",
     "batch_sizes",
-    type=click.IntRange(min=1),
+    type=CommaList(int, 1),
     multiple=True,
-    help="Rows at once for mlx-lm; may be repeated.",
+    metavar="N,N,...",
+    help="Rows at once: with JOB mlx-lm's, with --geometry every side's [there 1,8,32].",
+)
+@click.option("--geometry", metavar="NAME", help="Measure a model's shape with random weights in place of a job.")
+@click.option(
+    "--acceptance",
+    "acceptances",
+    type=CommaList(float, 1),
+    default="5.33",
+    show_default=True,
+    metavar="X,X,...",
+    help="With --geometry: tokens per row and round to draw.",
+)
+@click.option(
+    "--block", type=click.IntRange(min=2), default=8, show_default=True, help="With --geometry: anchor and drafts."
+)
+@click.option(
+    "--context", type=click.IntRange(min=2), default=256, show_default=True, help="With --geometry: prompt tokens."
+)
+@click.option(
+    "--tokens", type=click.IntRange(min=1), default=64, show_default=True, help="With --geometry: tokens timed per row."
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float16", "float32"]),
+    default="bfloat16",
+    show_default=True,
+    help="With --geometry: of the weights.",
+)
+@click.option(
+    "--prefill",
+    "lengths",
+    type=CommaList(int, 2),
+    metavar="N,N,...",
+    help="With --geometry: time nothing but reading prompts of these lengths.",
 )
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures here too."
 )
-def bench(job: Path, rows: int | None, repeats: int, batch_sizes: tuple[int, ...], json_path: Path | None) -> None:
+@click.pass_context
+def bench(
+    ctx: click.Context, /, job: Path | None, geometry: str | None, json_path: Path | None, **options: Any
+) -> None:
     """Time a job's rows with its drafter, without it, and with mlx_lm.batch_generate, as ratios.
 
     \b
-    Example:
-      batchgen bench jobs/summarize.yaml --rows 60 --batch 8 --batch 32
+    Examples:
+      batchgen bench jobs/summarize.yaml --rows 60 --batch 8,32
+      batchgen bench --geometry qwen3-4b --batch 1,8 --acceptance 3,5.33
 
-    All sides decode the same rows in turn in one process. No run folder and no output is touched.
+    All sides decode the same rows in turn in one process. No run folder and no output is touched. With --geometry no
+    model is needed: weights are random, and so is how many drafts are accepted.
     """
-    from batchgen.bench.job import bench_job
-
+    _check_bench_options(ctx, job, geometry)
     if json_path is not None and not json_path.parent.is_dir():
         raise OutputError(f"--json: {json_path} cannot be written, for {json_path.parent} is not a folder")
-    report = bench_job(
-        job, max_rows=rows, repeats=repeats, batch_sizes=batch_sizes, say=lambda line: click.echo(line, err=True)
-    )
+    batch_sizes = [int(size) for sizes in options["batch_sizes"] for size in sizes]
+    report = _bench_job(job, batch_sizes, options) if job else _bench_geometry(geometry or "", batch_sizes, options)
     click.echo("\n".join(report.lines()))
     if json_path is not None:
         json_path.write_text(json.dumps(report.to_json(), indent=2) + "\n")
+
+
+_GEOMETRY_ONLY = ("acceptances", "block", "context", "tokens", "dtype", "lengths")
+_NOT_WITH_PREFILL = ("batch_sizes", "acceptances", "context", "tokens")
+
+
+def _check_bench_options(ctx: click.Context, job: Path | None, geometry: str | None) -> None:
+    """Raises a usage error for options that do not go together."""
+    if (job is None) == (geometry is None):
+        raise click.UsageError("bench measures either a JOB or a --geometry; give one of them.")
+    names = {param.name: param.opts[0] for param in ctx.command.params}
+
+    def refuse(options: Sequence[str], why: str) -> None:
+        given = [name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+        if given:
+            raise click.UsageError(f"{names[given[0]]} {why}.")
+
+    if job is not None:
+        refuse(_GEOMETRY_ONLY, "goes with --geometry only")
+    else:
+        refuse(["rows"], "goes with a JOB only")
+    if ctx.params["lengths"] is not None:
+        refuse(_NOT_WITH_PREFILL, "does not go with --prefill")
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _bench_job(job: Path, batch_sizes: Sequence[int], options: Mapping[str, Any]) -> Report:
+    from batchgen.bench.job import bench_job
+
+    return bench_job(job, max_rows=options["rows"], repeats=options["repeats"], batch_sizes=batch_sizes, say=_say)
+
+
+def _bench_geometry(name: str, batch_sizes: Sequence[int], options: Mapping[str, Any]) -> Report:
+    from batchgen.bench.geometry import bench_geometry
+    from batchgen.bench.geometry_report import GeometryPlan
+    from batchgen.bench.geometry_specs import GEOMETRIES
+
+    if name not in GEOMETRIES:
+        raise click.UsageError(f"--geometry {name!r} is not known; known are {', '.join(GEOMETRIES)}.")
+    plan = GeometryPlan(
+        geometry=name,
+        batches=tuple(batch_sizes) or (1, 8, 32),
+        acceptances=options["acceptances"],
+        block=options["block"],
+        context=options["context"],
+        tokens=options["tokens"],
+        repeats=options["repeats"],
+        dtype=options["dtype"],
+    )
+    if max(plan.acceptances) > plan.block:
+        raise click.UsageError(f"--acceptance: a block of {plan.block} gives at most {plan.block} tokens a round.")
+    return bench_geometry(plan, _say)
 
 
 @main.command()
