@@ -8,6 +8,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from batchgen.bench.geometry_specs import Geometry, TargetShape, drafter_config, target_config
+from batchgen.engine.compiling import on_gpu
 from batchgen.engine.drafters.config import DrafterConfig
 from batchgen.engine.drafters.dflash import DFlashDrafter
 from batchgen.engine.drafters.loading import build_model
@@ -64,8 +65,7 @@ def _make_target(shape: TargetShape, dtype: mx.Dtype) -> nn.Module:
 def _make_drafter(config: DrafterConfig, target: Target, dtype: mx.Dtype) -> DFlashDrafter:
     model = build_model(config)
     _draw_weights(model, dtype)
-    on_gpu = mx.default_device().type == mx.DeviceType.gpu
-    return DFlashDrafter(model, target.embed, target.logits, compiled=on_gpu)
+    return DFlashDrafter(model, target.embed, target.logits, compiled=on_gpu())
 
 
 def _draw_weights(model: nn.Module, dtype: mx.Dtype) -> None:

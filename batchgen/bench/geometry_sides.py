@@ -18,6 +18,7 @@ from mlx_lm.generate import BatchGenerator, generate_step, generation_stream, wi
 from batchgen.bench.geometry_models import RandomPair
 from batchgen.bench.geometry_verdicts import DrawnVerdicts, draw_counts
 from batchgen.engine import EngineOptions
+from batchgen.engine.compiling import on_gpu
 from batchgen.engine.decoder import BatchDecoder, DecoderOptions
 from batchgen.types import Request, RowKey, Sampling
 
@@ -115,7 +116,7 @@ class EngineDecoding:
             max_rows=num_rows,
             block_size=1 if self.acceptance is None else self.block,
             prefill_chunk=defaults.prefill_chunk,
-            bucket_slots=mx.default_device().type == mx.DeviceType.gpu,
+            bucket_slots=on_gpu(),
         )
         drafter = None if self.acceptance is None else self.pair.drafter
         return BatchDecoder(self.pair.target, drafter, options, frozenset(), time.monotonic, verdicts)

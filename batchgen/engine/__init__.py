@@ -51,12 +51,11 @@ def check_pair(model: Path, drafter: Path | None, vocab_size: int | None = None)
 
 def dtype_of(model: Path, dtype: str | None) -> str:
     """The arithmetic that `load` would choose on this machine: a dtype's name, or `checkpoint`. Reads config.json."""
-    import mlx.core as mx
-
+    from batchgen.engine.compiling import on_gpu
     from batchgen.engine.config_file import read_config
     from batchgen.engine.dtype import resolve_dtype
 
-    return resolve_dtype(read_config(model), dtype, mx.default_device().type == mx.DeviceType.gpu)
+    return resolve_dtype(read_config(model), dtype, on_gpu())
 
 
 def load(model: Path, drafter: Path | None, options: EngineOptions) -> "BatchDecoder":

@@ -12,6 +12,7 @@ import mlx.core as mx
 
 from batchgen.engine import BLAS
 from batchgen.engine.arrays import int_array
+from batchgen.engine.compiling import on_gpu
 from batchgen.engine.drafters.protocol import Drafter
 from batchgen.engine.prefill import FirstTokens, KeptPrompt, PrefillGroup, choose_group
 from batchgen.engine.row import Row
@@ -88,8 +89,7 @@ class BatchDecoder:
 
     def hints(self) -> list[str]:
         """What the user could do for a faster run, a sentence each."""
-        on_gpu = mx.default_device().type == mx.DeviceType.gpu
-        found = [] if on_gpu or BLAS.hint is None else [BLAS.hint]
+        found = [] if on_gpu() or BLAS.hint is None else [BLAS.hint]
         if self.drafter is not None and self.options.block_size > self.drafter.block_size:
             found.append(
                 f"engine.block_size {self.options.block_size} is above the {self.drafter.block_size} that the drafter "

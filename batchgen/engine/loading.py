@@ -5,6 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from batchgen.engine import EngineOptions
+from batchgen.engine.compiling import on_gpu
 from batchgen.engine.config_file import read_config
 from batchgen.engine.decoder import BatchDecoder, DecoderOptions
 from batchgen.engine.drafters import load_drafter
@@ -21,18 +22,17 @@ _MAX_ROWS_GPU = 32
 def load_decoder(model: Path, drafter: Path | None, options: EngineOptions) -> BatchDecoder:
     """Reads model and drafter and returns a decoder without rows. Raises ModelError, before any weight where it can."""
     check_folders(model, drafter, None)
-    on_gpu = mx.default_device().type == mx.DeviceType.gpu
-    name = resolve_dtype(read_config(model), options.dtype, on_gpu)
+    name = resolve_dtype(read_config(model), options.dtype, on_gpu())
     dtype: mx.Dtype | None = None if name == CHECKPOINT_DTYPE else getattr(mx, name)
     tap = () if drafter is None else DrafterConfig.from_folder(drafter).target_layer_ids
     target = load_target(model, tap, dtype)
     draft_model = None if drafter is None else load_drafter(drafter, target.embed, target.logits)
     block_size = 1 if draft_model is None else options.block_size or draft_model.block_size
     chosen = DecoderOptions(
-        max_rows=options.max_rows or (_MAX_ROWS_GPU if on_gpu else _MAX_ROWS_CPU),
+        max_rows=options.max_rows or (_MAX_ROWS_GPU if on_gpu() else _MAX_ROWS_CPU),
         block_size=block_size,
         prefill_chunk=options.prefill_chunk,
-        bucket_slots=on_gpu,
+        bucket_slots=on_gpu(),
         coupling=options.coupling,
         logprobs=options.logprobs,
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
+from batchgen.engine import compiling
 from batchgen.engine.caches.context import MAX_APPEND, DraftContext, key_positions
 from batchgen.engine.drafters.dflash2 import DFlash2Model
 from batchgen.engine.drafters.drawing import draw_drafts
@@ -36,10 +37,9 @@ class DFlashDrafter:
         self.config = model.config
         self._embed = embed
         self._head = head
-        self._draft: Callable[..., mx.array] = mx.compile(self._draft_tokens) if compiled else self._draft_tokens
-        self._forward: Callable[..., tuple[mx.array, mx.array]] = (
-            mx.compile(self.hidden_and_logits) if compiled else self.hidden_and_logits
-        )
+        self._draft = compiling.compiled(self._draft_tokens, when=compiled)
+        self._forward = compiling.compiled(self.hidden_and_logits, when=compiled)
+        self._project = compiling.compiled(self._project_features, when=compiled)
 
     @property
     def block_size(self) -> int:
@@ -56,14 +56,16 @@ class DFlashDrafter:
 
     def extend(self, context: DraftContext, features: mx.array, counts: mx.array) -> None:
         """Projects all T rows and appends each row's first counts[r]; what follows them never reaches the context."""
-        num_new = features.shape[1]
+        for start in range(0, features.shape[1], MAX_APPEND):
+            piece = features[:, start : start + MAX_APPEND]
+            num_new = mx.clip(counts - start, 0, piece.shape[1])
+            context.append(self._project(piece, num_new, context.lengths), num_new)
+
+    def _project_features(self, features: mx.array, counts: mx.array, lengths: mx.array) -> list[KeysValues]:
         states = self.model.context_features(features)
         # A masked key still meets a weight of 0 in attention, and 0 times a stray NaN would be NaN.
-        states = mx.where((mx.arange(num_new) < counts[:, None])[..., None], states, 0)
-        for start in range(0, num_new, MAX_APPEND):
-            piece = states[:, start : start + MAX_APPEND]
-            pairs = self.model.project_context(piece, context.lengths)
-            context.append(pairs, mx.clip(counts - start, 0, piece.shape[1]))
+        states = mx.where((mx.arange(features.shape[1]) < counts[:, None])[..., None], states, 0)
+        return self.model.project_context(states, lengths)
 
     def propose(
         self, context: DraftContext, anchors: mx.array, block: int, block_lengths: mx.array | None = None
@@ -71,7 +73,8 @@ class DFlashDrafter:
         """Greedy drafts [R, block - 1] int32; see `Drafter.propose`."""
         if block_lengths is None:
             block_lengths = mx.full(anchors.shape, block, dtype=mx.int32)
-        return self._draft(context.keys_values(), context.lengths, anchors, block_lengths, block)
+        drafts: mx.array = self._draft(context.keys_values(), context.lengths, anchors, block_lengths, block)
+        return drafts
 
     def propose_by(
         self,

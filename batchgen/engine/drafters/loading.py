@@ -8,6 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
+from batchgen.engine.compiling import on_gpu
 from batchgen.engine.drafters.config import DrafterConfig
 from batchgen.engine.drafters.dflash import ArrayFunction, DFlashDrafter
 from batchgen.engine.drafters.dflash2 import DFlash2Model
@@ -23,7 +24,7 @@ def bind_drafter(
     """Reads the drafter in `folder` and lends it the target's functions; the arguments are `load_drafter`'s."""
     model = load_model(folder, dtype or embed(mx.zeros((1, 1), mx.int32)).dtype)
     if compiled is None:
-        compiled = mx.default_device().type == mx.DeviceType.gpu
+        compiled = on_gpu()
     return DFlashDrafter(model, embed, head, compiled=compiled)
 
 

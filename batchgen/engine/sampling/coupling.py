@@ -12,6 +12,7 @@ from typing import Literal
 
 import mlx.core as mx
 
+from batchgen.engine.compiling import compiled
 from batchgen.engine.sampling.filters import log_softmax
 from batchgen.engine.sampling.noise import Stream, gumbel, uniform
 from batchgen.engine.sampling.rules import Rules
@@ -56,8 +57,8 @@ def decide(
     if proposal is not None:
         tokens = mx.concatenate([tokens, proposal.drafts], axis=1)
     if rules.is_plain:
-        choices = mx.argmax(logits, axis=-1).astype(mx.int32)
-        return Decision(choices, count_accepted(tokens[:, 1:] == choices[:, :-1], block_lengths), None)
+        choices, num_accepted = _judge_greedy(logits, tokens, block_lengths)
+        return Decision(choices, num_accepted, None)
     adjusted = rules.adjust(logits, tokens, allowed)
     if coupling == "rejection" and rules.is_sampled:
         chosen, num_accepted = _reject(rules, adjusted, proposal, block_lengths)
@@ -68,6 +69,15 @@ def decide(
     if rules.wants_logprobs:
         logprobs = mx.take_along_axis(log_softmax(adjusted), chosen[..., None], axis=-1)[..., 0]
     return Decision(chosen, num_accepted, logprobs)
+
+
+def _greedy(logits: mx.array, tokens: mx.array, block_lengths: mx.array) -> tuple[mx.array, mx.array]:
+    """The best tokens [R, S + 1] and how many drafts are them [R]; tokens [R, S + 1] are anchor and drafts."""
+    choices = mx.argmax(logits, axis=-1).astype(mx.int32)
+    return choices, count_accepted(tokens[:, 1:] == choices[:, :-1], block_lengths)
+
+
+_judge_greedy = compiled(_greedy)
 
 
 def count_accepted(stands: mx.array, block_lengths: mx.array) -> mx.array:

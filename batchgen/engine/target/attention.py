@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 
+from batchgen.engine.compiling import on_gpu
 from batchgen.engine.target.projections import Projections
 
 # The largest head for which MLX has fused attention on CUDA; beyond it the plain form is all there is.
@@ -63,8 +64,7 @@ class AttentionLayer:
 
 def attend(queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: Mask) -> mx.array:
     """Grouped-query attention: [R, H, T, D] over [R, Hkv, S, D] -> [R, H, T, D]."""
-    on_gpu = mx.default_device().type == mx.DeviceType.gpu
-    if isinstance(mask, str) or not on_gpu or mx.metal.is_available() or queries.shape[-1] <= _LARGEST_FUSED_HEAD:
+    if isinstance(mask, str) or not on_gpu() or mx.metal.is_available() or queries.shape[-1] <= _LARGEST_FUSED_HEAD:
         return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask)
     # The heads that share keys side by side, so that these are read once and not once for every head.
     num_rows, num_heads, length, dim = queries.shape

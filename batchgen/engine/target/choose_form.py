@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from batchgen.engine.arrays import read_float
+from batchgen.engine.compiling import on_gpu
 from batchgen.engine.target.gated_delta_forms import Form, GatedDeltaWeights, LayerState, MlxLmForm, PlainForm
 
 # Largest difference, as a share of the largest value, that rounding explains: products may run in TF32 on a GPU.
@@ -15,7 +16,7 @@ _METAL_DIM = 32  # mlx-lm's kernel takes key sizes that are multiples of this
 
 def choose_form(layers: Sequence[GatedDeltaWeights], dtype: mx.Dtype) -> Form:
     """The fastest form for layers of these sizes on the default device."""
-    if not layers or mx.default_device().type != mx.DeviceType.gpu:
+    if not layers or not on_gpu():
         return PlainForm()
     if mx.metal.is_available():
         return MlxLmForm() if all(weights.k_dim % _METAL_DIM == 0 for weights in layers) else PlainForm()

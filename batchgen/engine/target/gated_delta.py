@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from batchgen.engine.compiling import on_gpu
+
 
 class BlockRecord(NamedTuple):
     """What replays a block: keys [B, H, L, Dk], deltas [B, H, L, Dv], log decays [B, H, L]."""
@@ -143,7 +145,7 @@ def chunked_gated_delta(
 
 def _default_chunk() -> int:
     """Long chunks feed a GPU's matrix units; on a CPU each pair of tokens in a chunk costs a slow exponential."""
-    return 64 if mx.default_device().type == mx.DeviceType.gpu else 16
+    return 64 if on_gpu() else 16
 
 
 def _split_chunks(x: mx.array, num_chunks: int, padding: int) -> mx.array:

@@ -3,7 +3,7 @@
 Which model types are supported is `support`'s to say.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from mlx_lm.utils import load_model
 
 from batchgen.engine.caches.attention import AttentionRows
 from batchgen.engine.caches.recurrent import RecurrentRows
+from batchgen.engine.compiling import compiled
 from batchgen.engine.target.attention import AttentionLayer
 from batchgen.engine.target.choose_form import choose_form
 from batchgen.engine.target.layers import Arrays, GatedDeltaLayer, Hidden, Layers, head, inner_model
@@ -24,20 +25,17 @@ from batchgen.errors import ModelError
 class Target:
     """A model with the layers `tap` tapped; all shapes are [rows, tokens, ...].
 
-    Takes the model's projections over: those of one input become views of one array. `compiled` fuses the small
-    operations of a block's pass; it pays on a GPU, where launches count.
+    Takes the model's projections over: those of one input become views of one array.
     """
 
-    def __init__(self, model: nn.Module, tap: Sequence[int] = (), *, compiled: bool | None = None) -> None:
+    def __init__(self, model: nn.Module, tap: Sequence[int] = ()) -> None:
         self.model = model
         self.tap = tuple(tap)
         self._layers = Layers(model, stack=True)
         mixers = [layer.mixer for layer in self._layers.layers]
         self._form = choose_form([mixer.weights for mixer in mixers if isinstance(mixer, GatedDeltaLayer)], self.dtype)
-        if compiled is None:
-            compiled = mx.default_device().type == mx.DeviceType.gpu
-        self._block: Callable[..., Any] = mx.compile(self._run_block) if compiled else self._run_block
-        self._commit: Callable[..., Any] = mx.compile(self._run_commit) if compiled else self._run_commit
+        self._block = compiled(self._run_block)
+        self._commit = compiled(self._run_commit)
 
     @property
     def dtype(self) -> mx.Dtype:
