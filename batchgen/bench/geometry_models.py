@@ -1,5 +1,6 @@
 """Models of a geometry with random weights, made on the device: mlx-lm's own class, and a DFlash2 network."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -7,7 +8,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from batchgen.bench.geometry_specs import Geometry, TargetShape, drafter_config, target_config
+from batchgen.bench.geometry_specs import GEOMETRIES, Geometry, TargetShape, drafter_config, target_config
 from batchgen.engine.drafters.config import DrafterConfig
 from batchgen.engine.drafters.dflash import DFlashDrafter
 from batchgen.engine.drafters.loading import build_model
@@ -21,11 +22,35 @@ _PIECE = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
+class PairFacts:
+    """What was made."""
+
+    geometry: str
+    dtype: str
+    block: int
+    target_bytes: int
+    drafter_bytes: int
+
+    def line(self) -> str:
+        sizes = f"target {self.target_bytes / 1e9:.2f} GB, drafter {self.drafter_bytes / 1e9:.2f} GB"
+        return f"{self.geometry} with random weights in {self.dtype}: {sizes}, block {self.block}."
+
+
+@dataclass(frozen=True, slots=True)
 class RandomPair:
     """A target and a drafter for it, as a decoder takes them."""
 
+    name: str
     target: Target
     drafter: DFlashDrafter
+
+    @property
+    def geometry(self) -> Geometry:
+        return GEOMETRIES[self.name]
+
+    @property
+    def vocab_size(self) -> int:
+        return self.geometry.target.vocab_size
 
     @property
     def target_bytes(self) -> int:
@@ -35,13 +60,19 @@ class RandomPair:
     def drafter_bytes(self) -> int:
         return sum(weights(self.drafter.model).values())
 
+    def facts(self) -> PairFacts:
+        dtype = str(self.target.dtype).removeprefix("mlx.core.")
+        return PairFacts(self.name, dtype, self.drafter.block_size, self.target_bytes, self.drafter_bytes)
 
-def make_pair(geometry: Geometry, block: int, dtype: mx.Dtype) -> RandomPair:
-    """Draws all weights; at no time is much more memory taken than they need."""
+
+def make_pair(name: str, block: int, dtype: str, say: Callable[[str], None]) -> RandomPair:
+    """Draws all weights of a geometry; at no time is much more memory taken than they need."""
+    say(f"making {name} in {dtype}")
     mx.random.seed(_SEED)
+    geometry, mx_dtype = GEOMETRIES[name], getattr(mx, dtype)
     config = drafter_config(geometry, block)
-    target = Target(_make_target(geometry.target, dtype), config.target_layer_ids)
-    return RandomPair(target, _make_drafter(config, target, dtype))
+    target = Target(_make_target(geometry.target, mx_dtype), config.target_layer_ids)
+    return RandomPair(name, target, _make_drafter(config, target, mx_dtype))
 
 
 def weights(model: nn.Module) -> dict[str, int]:
