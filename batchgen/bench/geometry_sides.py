@@ -16,7 +16,7 @@ import numpy as np
 from mlx import nn
 from mlx_lm.generate import BatchGenerator, generate_step, generation_stream, wired_limit
 
-from batchgen.bench.geometry_models import RandomPair
+from batchgen.bench.geometry_models import RandomPair, within_memory
 from batchgen.bench.geometry_verdicts import DrawnVerdicts, draw_counts
 from batchgen.engine import EngineOptions
 from batchgen.engine.decoder import BatchDecoder, DecoderOptions
@@ -67,7 +67,8 @@ def measure_peak(side: GeometrySide, pair: RandomPair, work: Callable[[], Result
     """What `work` of a side returns, and the most bytes in use during it, the weights that it needs among them."""
     mx.clear_cache()
     mx.reset_peak_memory()
-    result = work()
+    with within_memory(f"{pair.name}, {side.name},"):
+        result = work()
     # The drafter lies in memory beside every side, but is a cost of those that use it only.
     unused = pair.drafter_bytes if side.acceptance is None else 0
     return result, mx.get_peak_memory() - unused
