@@ -257,24 +257,20 @@ def _bench_job(job: Path, batch_sizes: Sequence[int], options: Mapping[str, Any]
 
 def _bench_geometry(name: str, batch_sizes: Sequence[int], options: Mapping[str, Any]) -> Report:
     from batchgen.bench.geometry import bench_geometry
+    from batchgen.bench.geometry_prefill import PrefillPlan, bench_prefill
     from batchgen.bench.geometry_report import GeometryPlan
     from batchgen.bench.geometry_specs import GEOMETRIES
 
     if name not in GEOMETRIES:
         raise click.UsageError(f"--geometry {name!r} is not known; known are {', '.join(GEOMETRIES)}.")
-    plan = GeometryPlan(
-        geometry=name,
-        batches=tuple(batch_sizes) or (1, 8, 32),
-        acceptances=options["acceptances"],
-        block=options["block"],
-        context=options["context"],
-        tokens=options["tokens"],
-        repeats=options["repeats"],
-        dtype=options["dtype"],
-    )
-    if max(plan.acceptances) > plan.block:
-        raise click.UsageError(f"--acceptance: a block of {plan.block} gives at most {plan.block} tokens a round.")
-    return bench_geometry(plan, _say)
+    block, repeats, dtype = (options[key] for key in ("block", "repeats", "dtype"))
+    if options["lengths"]:
+        return bench_prefill(PrefillPlan(name, options["lengths"], block, repeats, dtype), _say)
+    batches, acceptances = tuple(batch_sizes) or (1, 8, 32), options["acceptances"]
+    if max(acceptances) > block:
+        raise click.UsageError(f"--acceptance: a block of {block} gives at most {block} tokens a round.")
+    context, tokens = options["context"], options["tokens"]
+    return bench_geometry(GeometryPlan(name, batches, acceptances, block, context, tokens, repeats, dtype), _say)
 
 
 @main.command()

@@ -5,18 +5,25 @@ The sides take turns, so that a machine that slows down slows them all; figures 
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-import mlx.core as mx
-import numpy as np
-
-from batchgen.bench.geometry_floor import Bandwidth, Traffic, bandwidth_of, drafted_traffic, target_traffic
+from batchgen.bench.geometry_floor import Bandwidth, bandwidth_of, drafted_traffic, target_traffic
 from batchgen.bench.geometry_models import RandomPair, make_pair
 from batchgen.bench.geometry_report import GeometryBench, GeometryPlan, MeasuredSide
-from batchgen.bench.geometry_sides import WINDOW, EngineDecoding, GeometrySide, MlxLmBatch, MlxLmSingle, Prompts, Timed
-from batchgen.bench.geometry_specs import GEOMETRIES, Geometry
+from batchgen.bench.geometry_sides import (
+    WINDOW,
+    EngineDecoding,
+    GeometrySide,
+    MlxLmBatch,
+    MlxLmSingle,
+    Prompts,
+    Timed,
+    measure_peak,
+    random_prompts,
+)
 from batchgen.bench.machine import machine_facts
+from batchgen.report.table import counted
 
 _LEAST_WINDOWS = 4  # a median of fewer says little
 
@@ -24,51 +31,61 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    timed: Timed
-    prefill_s: float
-    peak_bytes: int
+class _Turns:
+    """One side's turns: what was timed in each, seconds of prefill, and the most bytes in use."""
+
+    side: GeometrySide
+    num_rows: int
+    timed: list[Timed] = field(default_factory=list)
+    prefill_s: list[float] = field(default_factory=list)
+    peak_bytes: list[int] = field(default_factory=list)
+
+    @property
+    def round_s(self) -> float:
+        return statistics.median(seconds for timed in self.timed for seconds in timed.round_s)
+
+    @property
+    def tokens_per_round(self) -> float:
+        return statistics.fmean(timed.tokens_per_round for timed in self.timed)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.num_rows * self.tokens_per_round / self.round_s
+
+    def take(self, prompts: Prompts, num_rounds: int, pair: RandomPair) -> None:
+        """Decoding comes first, so that the prefill that is timed finds everything warm."""
+
+        def work() -> tuple[Timed, float]:
+            return self.side.decode(prompts, num_rounds), self.side.prefill(prompts)
+
+        (timed, prefill_s), peak = measure_peak(self.side, pair, work)
+        self.timed.append(timed)
+        self.prefill_s.append(prefill_s)
+        self.peak_bytes.append(peak)
 
 
 def bench_geometry(plan: GeometryPlan, say: Say) -> GeometryBench:
     """Makes the models and measures all sides at each number of rows."""
-    geometry = GEOMETRIES[plan.geometry]
-    say(f"making {plan.geometry} in {plan.dtype}")
-    pair = make_pair(geometry, plan.block, getattr(mx, plan.dtype))
+    pair = make_pair(plan.geometry, plan.block, plan.dtype, say)
     machine = machine_facts()
     bandwidth = bandwidth_of(str(machine["device"]))
     measured: list[MeasuredSide] = []
-    for num_rows in plan.batches:
-        measured += _measure_rows(plan, geometry, pair, bandwidth, num_rows, say)
-    return GeometryBench(plan, pair.target_bytes, pair.drafter_bytes, bandwidth, machine, tuple(measured))
+    for num_rows in dict.fromkeys(plan.batches):
+        measured += _measure(plan, pair, bandwidth, num_rows, say)
+    return GeometryBench(plan, pair.facts(), bandwidth, machine, tuple(measured))
 
 
-def random_prompts(num_rows: int, length: int, vocab_size: int) -> Prompts:
-    """Prompts of `length` tokens, the same in every run; the last token id, the drafter's mask, is not among them."""
-    tokens: list[list[int]] = np.random.default_rng(0).integers(0, vocab_size - 1, (num_rows, length)).tolist()
-    return tokens
-
-
-def _measure_rows(
-    plan: GeometryPlan, geometry: Geometry, pair: RandomPair, bandwidth: Bandwidth, num_rows: int, say: Say
-) -> list[MeasuredSide]:
-    sides = _sides(plan, pair, num_rows)
-    prompts = random_prompts(num_rows, plan.context, geometry.target.vocab_size)
-    turns: dict[str, list[_Turn]] = {side.name: [] for side in sides}
+def _measure(plan: GeometryPlan, pair: RandomPair, bandwidth: Bandwidth, num_rows: int, say: Say) -> list[MeasuredSide]:
+    """All sides at one number of rows."""
+    prompts = random_prompts(num_rows, plan.context, pair.vocab_size)
+    turns = [_Turns(side, num_rows) for side in _sides(plan, pair, num_rows)]
     for repeat in range(plan.repeats):
-        for side in sides:
-            turn = _take_turn(side, prompts, _num_rounds(plan.tokens, side), pair)
-            turns[side.name].append(turn)
-            milliseconds = 1e3 * statistics.median(turn.timed.round_s)
-            say(f"{num_rows} rows, repeat {repeat + 1} of {plan.repeats}: {side.name} {milliseconds:.2f} ms a round")
-    rates = {side.name: _tokens_per_s(turns[side.name], num_rows) for side in sides}
-    baseline = max((side.name for side in sides if not isinstance(side, EngineDecoding)), key=lambda name: rates[name])
-    measured = []
-    for side in sides:
-        traffic = (target_traffic if side.acceptance is None else drafted_traffic)(geometry, pair)
-        speedup = rates[side.name] / rates[baseline]
-        measured.append(_measured(side, turns[side.name], num_rows, speedup, traffic, bandwidth))
-    return measured
+        for one in turns:
+            one.take(prompts, _num_rounds(plan.tokens, one.side), pair)
+            what = f"{counted(num_rows, 'row')}, repeat {repeat + 1} of {plan.repeats}"
+            say(f"{what}: {one.side.name} {1e3 * statistics.median(one.timed[-1].round_s):.2f} ms a round")
+    baseline = max(one.tokens_per_s for one in turns if not isinstance(one.side, EngineDecoding))
+    return [_measured(one, baseline, pair, bandwidth) for one in turns]
 
 
 def _sides(plan: GeometryPlan, pair: RandomPair, num_rows: int) -> list[GeometrySide]:
@@ -85,44 +102,26 @@ def _num_rounds(tokens: int, side: GeometrySide) -> int:
     return WINDOW * max(_LEAST_WINDOWS, math.ceil(tokens / (side.acceptance or 1.0) / WINDOW))
 
 
-def _take_turn(side: GeometrySide, prompts: Prompts, num_rounds: int, pair: RandomPair) -> _Turn:
-    """Decoding comes first, so that the prefill that is timed finds everything warm."""
-    mx.clear_cache()
-    mx.reset_peak_memory()
-    timed = side.decode(prompts, num_rounds)
-    prefill_s = side.prefill(prompts)
-    # The drafter lies in memory beside every side, but is a cost of those that use it only.
-    unused = pair.drafter_bytes if side.acceptance is None else 0
-    return _Turn(timed, prefill_s, mx.get_peak_memory() - unused)
-
-
-def _tokens_per_s(turns: Sequence[_Turn], num_rows: int) -> float:
-    return num_rows * turns[0].timed.tokens_per_round / _round_s(turns)
-
-
-def _round_s(turns: Sequence[_Turn]) -> float:
-    return statistics.median(seconds for turn in turns for seconds in turn.timed.round_s)
-
-
-def _measured(
-    side: GeometrySide, turns: Sequence[_Turn], num_rows: int, speedup: float, traffic: Traffic, bandwidth: Bandwidth
-) -> MeasuredSide:
-    timed, round_s = turns[0].timed, _round_s(turns)
-    floor_s = traffic.bytes(num_rows, timed.mean_length) / bandwidth.bytes_per_s
+def _measured(turns: _Turns, baseline: float, pair: RandomPair, bandwidth: Bandwidth) -> MeasuredSide:
+    """Medians, compared with `baseline` tokens per second."""
+    traffic = (target_traffic if turns.side.acceptance is None else drafted_traffic)(pair)
+    mean_length = statistics.fmean(timed.mean_length for timed in turns.timed)
+    floor_s = traffic.bytes(turns.num_rows, mean_length) / bandwidth.bytes_per_s
+    speedup = turns.tokens_per_s / baseline
     return MeasuredSide(
-        side=side.name,
-        num_rows=num_rows,
-        wanted_acceptance=side.acceptance,
+        side=turns.side.name,
+        num_rows=turns.num_rows,
+        wanted_acceptance=turns.side.acceptance,
         speedup=speedup,
-        efficiency=speedup / timed.tokens_per_round,
-        tokens_per_row_and_round=timed.tokens_per_round,
-        ms_per_round=1e3 * round_s,
-        rounds_per_s=1 / round_s,
-        tokens_per_s=num_rows * timed.tokens_per_round / round_s,
+        efficiency=speedup / turns.tokens_per_round,
+        tokens_per_row_and_round=turns.tokens_per_round,
+        ms_per_round=1e3 * turns.round_s,
+        rounds_per_s=1 / turns.round_s,
+        tokens_per_s=turns.tokens_per_s,
         floor_ms=1e3 * floor_s,
-        floor_share=floor_s / round_s,
-        prefill_s=statistics.median(turn.prefill_s for turn in turns),
-        peak_bytes=max(turn.peak_bytes for turn in turns),
-        mean_length=timed.mean_length,
-        window_ms=tuple(1e3 * seconds for turn in turns for seconds in turn.timed.round_s),
+        floor_share=floor_s / turns.round_s,
+        prefill_s=statistics.median(turns.prefill_s),
+        peak_bytes=max(turns.peak_bytes),
+        mean_length=mean_length,
+        window_ms=tuple(1e3 * seconds for timed in turns.timed for seconds in timed.round_s),
     )

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from batchgen.bench.geometry_models import RandomPair, weights
-from batchgen.bench.geometry_specs import Geometry
 
 # Bytes per second as vendors state them. Where a name stands for several parts, the fastest; the longest name that is
 # part of the device's counts.
@@ -82,9 +81,10 @@ class Traffic:
         return self.weights + num_rows * (self.per_token * mean_length + self.per_row)
 
 
-def target_traffic(geometry: Geometry, pair: RandomPair) -> Traffic:
+def target_traffic(pair: RandomPair) -> Traffic:
     """Of a pass of the target alone. An embedding that is not the head too is a table of which a few rows are read."""
-    shape, gated_delta = geometry.target, geometry.target.gated_delta
+    shape = pair.geometry.target
+    gated_delta = shape.gated_delta
     num_attention = shape.num_layers if gated_delta is None else shape.num_layers // gated_delta.attention_interval
     entry = 2 * shape.num_kv_heads * shape.head_dim * pair.target.dtype.size
     state = 0
@@ -97,10 +97,10 @@ def target_traffic(geometry: Geometry, pair: RandomPair) -> Traffic:
     )
 
 
-def drafted_traffic(geometry: Geometry, pair: RandomPair) -> Traffic:
+def drafted_traffic(pair: RandomPair) -> Traffic:
     """Of a round with the drafter: its weights but for the selector's tables, and the target's head once more, since
     drafting has come to an end before the verify pass begins."""
-    target, drafter = target_traffic(geometry, pair), geometry.drafter
+    target, drafter = target_traffic(pair), pair.geometry.drafter
     tables = sum(size for name, size in weights(pair.drafter.model).items() if name.endswith("codebook"))
     entry = 2 * drafter.num_kv_heads * drafter.head_dim * pair.drafter.model.dtype.size
     return Traffic(

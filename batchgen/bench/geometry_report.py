@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from batchgen.bench.geometry_floor import Bandwidth
+from batchgen.bench.geometry_models import PairFacts
 from batchgen.report.table import counted, figure, format_table
 
 
@@ -76,8 +77,7 @@ class GeometryBench:
     """All sides of one measurement."""
 
     plan: GeometryPlan
-    target_bytes: int
-    drafter_bytes: int
+    models: PairFacts
     bandwidth: Bandwidth
     machine: Mapping[str, str | int]
     measured: tuple[MeasuredSide, ...]
@@ -85,25 +85,21 @@ class GeometryBench:
     def lines(self) -> list[str]:
         """A table for each number of rows, ratios first, and what they were measured on."""
         found: list[str] = []
-        for num_rows in self.plan.batches:
+        for num_rows in dict.fromkeys(self.plan.batches):
             header = [counted(num_rows, "row"), *_HEADER]
             rows = [one.cells() for one in self.measured if one.num_rows == num_rows]
             found += [format_table(header, rows), ""]
-        return [*found, *facts(self.plan, self.target_bytes, self.drafter_bytes, self.bandwidth, self.machine)]
+        return [*found, *self._facts()]
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
 
-
-def facts(
-    plan: GeometryPlan, target_bytes: int, drafter_bytes: int, bandwidth: Bandwidth, machine: Mapping[str, str | int]
-) -> list[str]:
-    """What a table was measured on, and what its columns are."""
-    return [
-        f"{plan.geometry} with random weights in {plan.dtype}: target {target_bytes / 1e9:.2f} GB, drafter "
-        f"{drafter_bytes / 1e9:.2f} GB, block {plan.block}; the number of accepted drafts is drawn.",
-        f"Prompts of {counted(plan.context, 'token')}; the faster of mlx-lm's sides is 1; efficiency is times as fast "
-        "over tokens/round; of floor is what memory traffic alone would take, over ms/round.",
-        f"bandwidth {bandwidth.bytes_per_s / 1e9:,.0f} GB/s, {bandwidth.source}",
-        ", ".join(f"{name} {value}" for name, value in machine.items()),
-    ]
+    def _facts(self) -> list[str]:
+        """What the tables were measured on, and what their columns are."""
+        return [
+            f"{self.models.line()} How many drafts are accepted is drawn.",
+            f"Prompts of {counted(self.plan.context, 'token')}; the faster of mlx-lm's sides is 1.",
+            "efficiency: times as fast over tokens/round; of floor: the time of memory traffic alone over ms/round.",
+            f"bandwidth {self.bandwidth.bytes_per_s / 1e9:,.0f} GB/s, {self.bandwidth.source}",
+            ", ".join(f"{name} {value}" for name, value in self.machine.items()),
+        ]

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import mlx.core as mx
+import numpy as np
 from mlx import nn
 from mlx_lm.generate import BatchGenerator, generate_step, generation_stream, wired_limit
 
-from batchgen.bench.geometry_models import RandomPair
+from batchgen.bench.geometry_models import RandomPair, within_memory
 from batchgen.bench.geometry_verdicts import DrawnVerdicts, draw_counts
 from batchgen.engine import EngineOptions
 from batchgen.engine.compiling import on_gpu
@@ -27,6 +28,7 @@ _WARM_UP_ROUNDS = 8
 _ENDLESS = 1 << 30
 
 Prompts = Sequence[Sequence[int]]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,23 @@ class GeometrySide(Protocol):
     def prefill(self, prompts: Prompts) -> float:
         """Seconds until each prompt's first token is known, decoding nothing after it."""
         ...
+
+
+def random_prompts(num_rows: int, length: int, vocab_size: int) -> Prompts:
+    """Prompts of `length` tokens, the same in every run; the last token id, the drafter's mask, is not among them."""
+    tokens: list[list[int]] = np.random.default_rng(0).integers(0, vocab_size - 1, (num_rows, length)).tolist()
+    return tokens
+
+
+def measure_peak(side: GeometrySide, pair: RandomPair, work: Callable[[], Result]) -> tuple[Result, int]:
+    """What `work` of a side returns, and the most bytes in use during it, the weights that it needs among them."""
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    with within_memory(f"{pair.name}, {side.name},"):
+        result = work()
+    # The drafter lies in memory beside every side, but is a cost of those that use it only.
+    unused = pair.drafter_bytes if side.acceptance is None else 0
+    return result, mx.get_peak_memory() - unused
 
 
 def time_rounds(step: Callable[[], object], synchronize: Callable[[], None], num_rounds: int) -> tuple[float, ...]:
