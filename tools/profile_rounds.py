@@ -16,7 +16,7 @@ from batchgen.bench.geometry_models import RandomPair, make_pair
 from batchgen.bench.geometry_specs import GEOMETRIES
 from batchgen.engine.arrays import int_array
 from batchgen.engine.sampling.rules import Rules
-from batchgen.engine.speculative import Slots, decode_round
+from batchgen.engine.speculative import Slots, launch_round
 
 _NUM_ROUNDS = 8
 _NUM_KERNELS = 18
@@ -37,12 +37,12 @@ def main(geometry: str, batch: str, block: int, no_profile: bool) -> None:
 
 
 def _report(pair: RandomPair, num_rows: int, block: int, *, is_profiled: bool) -> None:
-    slots, rules, lengths = _filled(pair, num_rows), Rules([None] * num_rows), [block] * num_rows
+    slots, rules = _filled(pair, num_rows), Rules([None] * num_rows)
 
     def rounds() -> float:
         started = time.perf_counter()
         for _ in range(_NUM_ROUNDS):
-            decode_round(pair.target, pair.drafter if block > 1 else None, slots, lengths, rules, "shared")
+            launch_round(pair.target, pair.drafter if block > 1 else None, slots, block, rules, "shared")
         mx.synchronize()
         return (time.perf_counter() - started) / _NUM_ROUNDS
 
@@ -59,7 +59,8 @@ def _filled(pair: RandomPair, num_rows: int) -> Slots:
     hidden = pair.target.prefill(state, mx.zeros((num_rows, _CONTEXT), mx.int32), counts)
     assert hidden.features is not None
     pair.drafter.extend(context, hidden.features, counts)
-    slots = Slots(state, context, mx.zeros((num_rows,), mx.int32))
+    nothing = mx.zeros((num_rows,), mx.int32)
+    slots = Slots(state, context, nothing, nothing + 100_000)
     mx.eval(slots.arrays())
     return slots
 

@@ -136,6 +136,7 @@ class EngineDecoding:
             block_size=1 if self.acceptance is None else self.block,
             prefill_chunk=defaults.prefill_chunk,
             bucket_slots=on_gpu(),
+            ahead=on_gpu(),
         )
         drafter = None if self.acceptance is None else self.pair.drafter
         return BatchDecoder(self.pair.target, drafter, options, frozenset(), time.monotonic, verdicts)

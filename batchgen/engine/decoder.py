@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from batchgen.engine import BLAS
-from batchgen.engine.arrays import int_array
 from batchgen.engine.compiling import on_gpu
 from batchgen.engine.drafters.protocol import Drafter
 from batchgen.engine.prefill import FirstTokens, KeptPrompt, PrefillGroup, choose_group
 from batchgen.engine.row import Row
 from batchgen.engine.sampling.coupling import Coupling, decide
 from batchgen.engine.sampling.rules import Rules
-from batchgen.engine.speculative import Judge, Slots, decode_round
+from batchgen.engine.speculative import Flight, Judge, Slots, launch_round
 from batchgen.engine.target.model import Target
 from batchgen.types import Generation, Request
 
@@ -36,6 +35,17 @@ class DecoderOptions:
     bucket_slots: bool
     coupling: Coupling = "shared"
     logprobs: bool = False
+    ahead: bool = False
+    """Launch a round before the one ahead of it is read: the device never waits for the host, and a row that ended is
+    computed for once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RowsInFlight:
+    """A round that was launched, and whose each slot was then."""
+
+    rows: Sequence[Row | None]
+    flight: Flight
 
 
 class BatchDecoder:
@@ -60,6 +70,7 @@ class BatchDecoder:
         self._kept: KeptPrompt | None = None
         self._rows: list[Row | None] = []
         self._slots = self._empty_slots()
+        self._flight: _RowsInFlight | None = None
         self._rules: Rules | None = None  # of the rows in the slots; None when these have changed
         self._num_rounds = 0
 
@@ -162,6 +173,9 @@ class BatchDecoder:
         self._rules = None
         free = [slot for slot, row in enumerate(self._rows) if row is None]
         if len(free) < len(rows):
+            finished += self._drain()
+            free = [slot for slot, row in enumerate(self._rows) if row is None]
+        if len(free) < len(rows):
             num_slots = self._bucket(len(self._rows) - len(free) + len(rows))
             free += range(len(self._rows), num_slots)
             self._rows += [None] * (num_slots - len(self._rows))
@@ -170,26 +184,53 @@ class BatchDecoder:
         self._slots.state.put(chosen, prompts.state, sources)
         if self._slots.context is not None and prompts.context is not None:
             self._slots.context.put(chosen, prompts.context, sources)
-        self._slots.anchors[int_array(chosen)] = int_array([row.tokens[-1] for _, row in rows])
+        self._slots.begin(chosen, [row.tokens[-1] for _, row in rows], [row.remaining_tokens for _, row in rows])
         for slot, (_, row) in zip(chosen, rows, strict=True):
             self._rows[slot] = row
         return finished
 
     def _round(self) -> list[Generation]:
-        self._compact()
-        lengths = [0 if row is None else row.block_length(self.options.block_size) for row in self._rows]
-        self._rules = self._rules or Rules(self._rows, self.options.logprobs)
-        verdict = decode_round(
-            self.target, self.drafter, self._slots, lengths, self._rules, self.options.coupling, self._judge
+        """Reads the round in flight, with the next one launched before that where nothing speaks against it."""
+        finished = self._compact()
+        if not self._num_decoding:
+            return finished
+        flight = self._flight or self._launch()
+        self._flight = None
+        self._flight = self._launch(flight) if self._may_launch_behind(flight) else None
+        return finished + self._read(flight)
+
+    def _launch(self, before: "_RowsInFlight | None" = None) -> "_RowsInFlight":
+        """Starts a round for the rows in the slots; `before` is one that was launched and not read yet."""
+        if self._rules is None:
+            self._rules = Rules(self._rows, self.options.logprobs)
+            if before is not None:
+                # What a row's tokens were when its round was launched is all that the host knows of it.
+                same = [mine is theirs for mine, theirs in zip(self._rows, before.rows, strict=True)]
+                self._rules.advance(before.flight.tokens, mx.where(mx.array(same), before.flight.counts, 0))
+        least_behind = 0 if before is None else 1
+        longest = max(row.remaining_tokens for row in self._rows if row is not None) - least_behind
+        block = max(1, min(self.options.block_size, longest))
+        flight = launch_round(
+            self.target, self.drafter, self._slots, block, self._rules, self.options.coupling, self._judge
         )
+        return _RowsInFlight(list(self._rows), flight)
+
+    def _may_launch_behind(self, before: "_RowsInFlight") -> bool:
+        """Whether another round can do without the tokens of this one, and rows are left for it."""
+        if not self.options.ahead or any(row is not None and row.has_grammar for row in self._rows):
+            return False
+        # A row that this round is sure to end needs no other.
+        return any(row is not None and row.remaining_tokens > 1 for row in before.rows)
+
+    def _read(self, launched: "_RowsInFlight") -> list[Generation]:
+        """Waits for a round and hands its tokens to the rows that it was launched for."""
+        verdict = launched.flight.read()
         now_s = self._clock()
         left: list[int] = []
         finished: list[Generation] = []
-        for slot, row in enumerate(self._rows):
-            if row is None:
-                continue
-            row.emit(verdict.tokens[slot], verdict.num_accepted[slot], lengths[slot], verdict.logprobs[slot])
-            if row.finish_reason is not None:
+        for slot, row in enumerate(launched.rows):
+            # A row may have ended before this round, which was in flight already.
+            if row is not None and not row.is_finished and verdict.give(row, slot, launched.flight.block):
                 left.append(slot)
                 finished.append(row.generation(now_s))
                 self._rows[slot] = None
@@ -199,29 +240,41 @@ class BatchDecoder:
             mx.clear_cache()
         return finished
 
+    def _drain(self) -> list[Generation]:
+        """Reads the round in flight, before slots change places."""
+        flight, self._flight = self._flight, None
+        return [] if flight is None else self._read(flight)
+
     def _leave(self, slots: Sequence[int]) -> None:
         if slots:
             self._rules = None
         if not self._num_decoding:
-            self._rows, self._slots = [], self._empty_slots()
+            self._rows, self._slots, self._flight = [], self._empty_slots(), None
             return
         longest = max(row.length for row in self._rows if row is not None)
+        if slots:
+            self._slots.release(slots)
         for rows in self._slots.caches():
-            if slots:
-                rows.release(slots)
-            rows.settle(longest)
+            rows.settle(longest + (0 if self._flight is None else self._flight.flight.block))
 
-    def _compact(self) -> None:
-        """Drops empty slots that no waiting row is going to fill."""
+    def _compact(self) -> list[Generation]:
+        """Drops empty slots that no waiting row is going to fill; returns what a round in flight finished before."""
         arriving = len(self._waiting) + (0 if self._group is None else self._group.num_rows)
-        wanted = self._bucket(min(self._num_decoding + arriving, self.max_rows))
+        if self._wanted_slots(arriving) >= len(self._rows):
+            return []
+        finished = self._drain()
+        wanted = self._wanted_slots(arriving)
         if wanted >= len(self._rows):
-            return
+            return finished
         live = [slot for slot, row in enumerate(self._rows) if row is not None]
         keep = live + [slot for slot, row in enumerate(self._rows) if row is None][: wanted - len(live)]
         self._rules = None
         self._slots.take(keep)
         self._rows = [self._rows[slot] for slot in keep]
+        return finished
+
+    def _wanted_slots(self, arriving: int) -> int:
+        return self._bucket(min(self._num_decoding + arriving, self.max_rows))
 
     def _bucket(self, num_rows: int) -> int:
         """Where every new shape costs (GPUs plan and compile for it), slots come in powers of two."""
@@ -231,4 +284,5 @@ class BatchDecoder:
 
     def _empty_slots(self) -> Slots:
         context = None if self.drafter is None else self.drafter.make_context(0)
-        return Slots(self.target.make_state(0), context, mx.zeros((0,), mx.int32))
+        nothing = mx.zeros((0,), mx.int32)
+        return Slots(self.target.make_state(0), context, nothing, nothing)

@@ -33,6 +33,7 @@ def load_decoder(model: Path, drafter: Path | None, options: EngineOptions) -> B
         block_size=block_size,
         prefill_chunk=options.prefill_chunk,
         bucket_slots=on_gpu(),
+        ahead=on_gpu(),
         coupling=options.coupling,
         logprobs=options.logprobs,
     )

@@ -29,6 +29,14 @@ class Row:
         return self.request.max_tokens - len(self.tokens)
 
     @property
+    def is_finished(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def has_grammar(self) -> bool:
+        return self.request.grammar_matcher is not None
+
+    @property
     def min_tokens(self) -> int:
         return self.request.sampling.min_tokens
 

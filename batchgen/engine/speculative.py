@@ -1,6 +1,7 @@
 """One decoding round for all rows: draft, verify, accept, commit. Arrays only; what it means for a row is Row's.
 
-Without a drafter the same round runs with a block of one token: plain decoding.
+Without a drafter the same round runs with a block of one token: plain decoding. A round is launched and read apart, so
+that the next can be launched before this one is read: it needs nothing that only the host knows.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ import mlx.core as mx
 from batchgen.engine.arrays import int_array, read_float_rows, read_int_rows, read_ints
 from batchgen.engine.caches.context import DraftContext
 from batchgen.engine.drafters.protocol import Drafter
+from batchgen.engine.row import Row
 from batchgen.engine.sampling.coupling import Coupling, Decision, Proposal, decide
 from batchgen.engine.sampling.rules import Rules
 from batchgen.engine.target.model import Target
@@ -25,29 +27,47 @@ Judge = Callable[
 
 @dataclass(slots=True)
 class Slots:
-    """The device side of the rows that decode: their caches, and the last token of each, which no cache holds yet."""
+    """The device side of the rows that decode: their caches, the last token of each, which no cache holds yet, and how
+    many more each may make; none in an empty slot."""
 
     state: TargetState
     context: DraftContext | None
     anchors: mx.array  # [R] int32
+    remaining: mx.array  # [R] int32
+
+    @property
+    def num_rows(self) -> int:
+        return self.anchors.shape[0]
 
     def caches(self) -> list[TargetState | DraftContext]:
         """The target's, and the drafter's where there is one."""
         return [self.state] if self.context is None else [self.state, self.context]
 
     def arrays(self) -> list[mx.array]:
-        return [self.anchors, *(array for rows in self.caches() for array in rows.arrays())]
+        return [self.anchors, self.remaining, *(array for rows in self.caches() for array in rows.arrays())]
 
     def take(self, indices: Sequence[int]) -> None:
         for rows in self.caches():
             rows.take(indices)
-        self.anchors = self.anchors[int_array(indices)]
+        self.anchors, self.remaining = self.anchors[int_array(indices)], self.remaining[int_array(indices)]
 
     def resize(self, num_rows: int) -> None:
-        missing = num_rows - self.anchors.shape[0]
+        blank = mx.zeros((num_rows - self.num_rows,), mx.int32)
         for rows in self.caches():
             rows.resize(num_rows)
-        self.anchors = mx.concatenate([self.anchors, mx.zeros((missing,), mx.int32)])
+        self.anchors = mx.concatenate([self.anchors, blank])
+        self.remaining = mx.concatenate([self.remaining, blank])
+
+    def begin(self, slots: Sequence[int], anchors: Sequence[int], remaining: Sequence[int]) -> None:
+        """Sets where rows that were put into slots go on."""
+        self.anchors[int_array(slots)] = int_array(anchors)
+        self.remaining[int_array(slots)] = int_array(remaining)
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Empties slots."""
+        for rows in self.caches():
+            rows.release(slots)
+        self.remaining[int_array(slots)] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +79,48 @@ class Verdict:
     num_accepted: list[int]
     logprobs: list[list[float]]
 
+    def give(self, row: Row, slot: int, block: int) -> bool:
+        """Hands a row what was decided in its slot, in a round of `block`; returns whether that was its end."""
+        length = row.block_length(block)
+        row.emit(self.tokens[slot], self.num_accepted[slot], length, self.logprobs[slot])
+        return row.is_finished
 
-def decode_round(
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A round that was launched: the block's tokens [R, L] and how many of them each row takes in [R] (none in an empty
+    slot), and what was decided."""
+
+    block: int
+    tokens: mx.array
+    counts: mx.array
+    decision: Decision
+
+    def read(self) -> Verdict:
+        """Waits for the round."""
+        decision = self.decision
+        num_rows = self.counts.shape[0]
+        return Verdict(
+            tokens=read_int_rows(decision.tokens),
+            num_accepted=read_ints(decision.num_accepted),
+            logprobs=[[]] * num_rows if decision.logprobs is None else read_float_rows(decision.logprobs),
+        )
+
+
+def launch_round(
     target: Target,
     drafter: Drafter | None,
     slots: Slots,
-    block_lengths: Sequence[int],
+    block: int,
     rules: Rules,
     coupling: Coupling,
     judge: Judge = decide,
-) -> Verdict:
-    """Runs one round over all slots; a slot with block length 0 is empty and stays so.
+) -> Flight:
+    """Starts a round over all slots with blocks of at most `block` tokens; each row's ends where its budget does.
 
-    The one host synchronisation is at its end; with a grammar there is another, for the drafts, while the target works.
+    Nothing waits for the device, but with a grammar: then the drafts are read while the target works.
     """
-    block = max(block_lengths)
-    lengths = int_array(block_lengths)
+    lengths = mx.minimum(slots.remaining, block)
     tokens, proposal = slots.anchors[:, None], None
     if drafter is not None and slots.context is not None and block > 1:
         least = mx.maximum(lengths, 1)
@@ -89,13 +135,10 @@ def decode_round(
         drafter.extend(slots.context, features, counts)
     rules.advance(tokens, counts)
     slots.anchors = mx.take_along_axis(decision.tokens, decision.num_accepted[:, None], axis=1)[:, 0]
+    slots.remaining = slots.remaining - counts
     logprobs = [] if decision.logprobs is None else [decision.logprobs]
     mx.async_eval(decision.tokens, decision.num_accepted, logprobs, slots.arrays(), rules.arrays())
-    return Verdict(
-        tokens=read_int_rows(decision.tokens),
-        num_accepted=read_ints(decision.num_accepted),
-        logprobs=read_float_rows(logprobs[0]) if logprobs else [[] for _ in block_lengths],
-    )
+    return Flight(block, tokens, counts, decision)
 
 
 def _grammar_masks(rules: Rules, tokens: mx.array, logits: mx.array) -> mx.array | None:

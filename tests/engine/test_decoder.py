@@ -1,6 +1,7 @@
 """Batched equals alone equals mlx-lm, with and without drafter: the engine's promise, in float32 on tiny models."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -96,6 +97,23 @@ def test_rows_equal_mlx_lm(folders, expected, kind, max_rows, drafter):
 def test_neither_drafter_nor_block_changes_tokens(folders, expected, kind, drafter, block):
     done = _run(_decoder(folders, kind, drafter, 5, block), list(range(len(PROMPTS))), per_step=2)
     assert _tokens(done) == expected[kind]
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "qwen3"])
+@pytest.mark.parametrize("drafter", [None, "v2"])
+@pytest.mark.parametrize("per_step", [1, 4])
+@pytest.mark.parametrize("bucket_slots", [False, True])
+def test_rounds_launched_ahead_change_nothing(folders, expected, kind, drafter, per_step, bucket_slots):
+    """The next round is launched before this one is read: tokens, and statistics too, are those without that."""
+    decoder, order = _decoder(folders, kind, drafter, 6), list(range(len(PROMPTS)))
+    behind = _run(decoder, order, per_step)
+    decoder.options = replace(decoder.options, ahead=True, bucket_slots=bucket_slots)
+    ahead = _run(decoder, order, per_step)
+    assert _tokens(ahead) == expected[kind]
+    for row, one in behind.items():
+        assert ahead[row].verify_passes == one.verify_passes
+        assert ahead[row].drafted_tokens == one.drafted_tokens
+        assert ahead[row].acceptance_counts == one.acceptance_counts
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "qwen3"])

@@ -14,7 +14,7 @@ import pytest
 
 from batchgen.engine import EngineOptions, load
 from batchgen.engine.decoder import BatchDecoder
-from batchgen.engine.speculative import decode_round
+from batchgen.engine.sampling.coupling import decide
 from batchgen.types import Request, RowKey
 from tools.make_drafter_oracle import BLOCK_SIZES, GENERATIONS_FILE, PAIRS, Pair
 
@@ -28,26 +28,19 @@ class Recorder:
     decoder: BatchDecoder
     passes: dict[int, list[tuple[list[int], int]]] = field(default_factory=lambda: defaultdict(list))
 
-    def round(self, target, drafter, slots, block_lengths, rules, coupling):
-        proposals: list[list[list[int]]] = []
+    def judge(self, rules, coupling, logits, anchors, proposal, block_lengths, allowed):
+        decision = decide(rules, coupling, logits, anchors, proposal, block_lengths, allowed)
+        if proposal is not None:
+            proposed, lengths, num_accepted = (
+                array.tolist() for array in (proposal.drafts, block_lengths, decision.num_accepted)
+            )
+            for slot, row in enumerate(self.decoder._rows):
+                if row is not None:
+                    self.passes[row.request.key.row].append((proposed[slot][: lengths[slot] - 1], num_accepted[slot]))
+        return decision
 
-        class Watched:
-            extend = staticmethod(drafter.extend)
-
-            def propose_by(self, *arguments):
-                proposal = drafter.propose_by(*arguments)
-                proposals.append(proposal.drafts.tolist())
-                return proposal
-
-        verdict = decode_round(target, Watched(), slots, block_lengths, rules, coupling)
-        for slot, row in enumerate(self.decoder._rows):
-            if row is not None and proposals:
-                proposed = proposals[0][slot][: block_lengths[slot] - 1]
-                self.passes[row.request.key.row].append((proposed, verdict.num_accepted[slot]))
-        return verdict
-
-    def run(self, monkeypatch, prompts, max_tokens) -> dict[int, list[int]]:
-        monkeypatch.setattr("batchgen.engine.decoder.decode_round", self.round)
+    def run(self, prompts, max_tokens) -> dict[int, list[int]]:
+        self.decoder._judge = self.judge
         self.decoder.admit([Request(RowKey(row, 0), prompt, max_tokens) for row, prompt in enumerate(prompts)])
         tokens = {}
         while self.decoder.num_rows:
@@ -72,10 +65,10 @@ def _full_blocks(entry) -> list[tuple[list[int], int]]:
 
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
-def test_every_pass_proposes_and_accepts_what_the_reference_does(tmp_path, monkeypatch, pair: Pair, block_size: int):
+def test_every_pass_proposes_and_accepts_what_the_reference_does(tmp_path, pair: Pair, block_size: int):
     entries = [entry for entry in FIXTURE[pair.name] if entry["block_size"] == block_size]
     recorder = _recorder(tmp_path, pair, block_size)
-    tokens = recorder.run(monkeypatch, [entry["prompt"] for entry in entries], entries[0]["max_tokens"])
+    tokens = recorder.run([entry["prompt"] for entry in entries], entries[0]["max_tokens"])
     assert [tokens[row] for row in range(len(entries))] == [entry["tokens"] for entry in entries]
     compared = []
     for row, entry in enumerate(entries):
@@ -93,7 +86,7 @@ def test_a_wrong_context_would_be_seen(tmp_path, monkeypatch):
     drafter = recorder.decoder.drafter
     extend = drafter.extend
     drafter.extend = lambda context, features, counts: extend(context, features, mx.maximum(counts - 1, 0))
-    tokens = recorder.run(monkeypatch, [entry["prompt"]], entry["max_tokens"])
+    tokens = recorder.run([entry["prompt"]], entry["max_tokens"])
     assert tokens[0] == entry["tokens"]
     theirs = _full_blocks(entry)
     assert recorder.passes[0][: len(theirs)] != theirs

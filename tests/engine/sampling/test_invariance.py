@@ -38,6 +38,18 @@ def test_neither_drafter_block_nor_batch_changes_a_sampled_row(folders, plain, k
         assert sum(generation.accepted_tokens for generation in done.values()) > 60
 
 
+@pytest.mark.parametrize("per_step", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounds_launched_ahead_change_no_sampled_row(folders, plain, kind, per_step):
+    """Penalties too see the tokens of a round that nobody has read yet."""
+    engine = decoder(folders[kind], folders[f"{kind}-v2"], 7, 4)
+    engine.options = replace(engine.options, ahead=True, bucket_slots=True)
+    done = decode(engine, requests(), per_step)
+    assert texts(done) == texts(plain[kind])
+    for key, generation in done.items():
+        assert np.allclose(generation.logprobs, plain[kind][key].logprobs, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_in_another_order_have_the_same_tokens(folders, plain, kind):
     order = requests()
