@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from batchgen.engine import BLAS
+from batchgen.engine.adapt import BlockChooser
 from batchgen.engine.compiling import on_gpu
 from batchgen.engine.drafters.protocol import Drafter
 from batchgen.engine.prefill import FirstTokens, KeptPrompt, PrefillGroup, choose_group
 from batchgen.engine.row import Row
 from batchgen.engine.sampling.coupling import Coupling, decide
 from batchgen.engine.sampling.rules import Rules
-from batchgen.engine.speculative import Flight, Judge, Slots, launch_round
+from batchgen.engine.speculative import Flight, Judge, Slots, Verdict, launch_round
 from batchgen.engine.target.model import Target
 from batchgen.types import Generation, Request
 
@@ -35,6 +36,8 @@ class DecoderOptions:
     bucket_slots: bool
     coupling: Coupling = "shared"
     logprobs: bool = False
+    adaptive: bool = False
+    """Let measured costs and acceptance choose each round's block, up to `block_size`."""
     ahead: bool = False
     """Launch a round before the one ahead of it is read: the device never waits for the host, and a row that ended is
     computed for once more."""
@@ -46,6 +49,7 @@ class _RowsInFlight:
 
     rows: Sequence[Row | None]
     flight: Flight
+    launched_s: float
 
 
 class BatchDecoder:
@@ -73,6 +77,9 @@ class BatchDecoder:
         self._flight: _RowsInFlight | None = None
         self._rules: Rules | None = None  # of the rows in the slots; None when these have changed
         self._num_rounds = 0
+        self._chooser = BlockChooser(options.block_size) if options.adaptive and options.block_size > 1 else None
+        self._read_s = 0.0
+        self._is_disturbed = False  # something beside the round in flight kept the device busy
 
     @property
     def max_rows(self) -> int:
@@ -94,6 +101,7 @@ class BatchDecoder:
             "dtype": str(self.target.dtype).removeprefix("mlx.core."),
             "max_rows": self.options.max_rows,
             "block_size": self.options.block_size,
+            **({} if self._chooser is None else self._chooser.facts()),
             "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 3),
         }
         return facts if BLAS.path is None else facts | {"blas": BLAS.name}
@@ -142,6 +150,7 @@ class BatchDecoder:
 
     def _prefill_turn(self, group: PrefillGroup) -> list[Generation]:
         """Reads a chunk; rows that reached their prompt's end move to slots, or are finished by their first token."""
+        self._is_disturbed = True
         read = group.turn()
         for prompt in read:
             if prompt.num_following:
@@ -166,6 +175,7 @@ class BatchDecoder:
 
     def _join(self, prompts: PrefillGroup | KeptPrompt, begun: Sequence[tuple[int, Row]]) -> list[Generation]:
         """Copies each row's caches from its prompt's place into a slot; returns the rows that need none."""
+        self._is_disturbed = True
         rows = [(place, row) for place, row in begun if row.finish_reason is None]
         finished = [row.generation(row.first_token_s) for _, row in begun if row.finish_reason is not None]
         if not rows:
@@ -199,7 +209,7 @@ class BatchDecoder:
         self._flight = self._launch(flight) if self._may_launch_behind(flight) else None
         return finished + self._read(flight)
 
-    def _launch(self, before: "_RowsInFlight | None" = None) -> "_RowsInFlight":
+    def _launch(self, before: _RowsInFlight | None = None) -> _RowsInFlight:
         """Starts a round for the rows in the slots; `before` is one that was launched and not read yet."""
         if self._rules is None:
             self._rules = Rules(self._rows, self.options.logprobs)
@@ -209,23 +219,26 @@ class BatchDecoder:
                 self._rules.advance(before.flight.tokens, mx.where(mx.array(same), before.flight.counts, 0))
         least_behind = 0 if before is None else 1
         longest = max(row.remaining_tokens for row in self._rows if row is not None) - least_behind
-        block = max(1, min(self.options.block_size, longest))
+        wanted = self.options.block_size if self._chooser is None else self._chooser.choose(len(self._rows))
+        block = max(1, min(wanted, longest))
+        launched_s = self._clock()
         flight = launch_round(
             self.target, self.drafter, self._slots, block, self._rules, self.options.coupling, self._judge
         )
-        return _RowsInFlight(list(self._rows), flight)
+        return _RowsInFlight(list(self._rows), flight, launched_s)
 
-    def _may_launch_behind(self, before: "_RowsInFlight") -> bool:
+    def _may_launch_behind(self, before: _RowsInFlight) -> bool:
         """Whether another round can do without the tokens of this one, and rows are left for it."""
         if not self.options.ahead or any(row is not None and row.has_grammar for row in self._rows):
             return False
         # A row that this round is sure to end needs no other.
         return any(row is not None and row.remaining_tokens > 1 for row in before.rows)
 
-    def _read(self, launched: "_RowsInFlight") -> list[Generation]:
+    def _read(self, launched: _RowsInFlight) -> list[Generation]:
         """Waits for a round and hands its tokens to the rows that it was launched for."""
         verdict = launched.flight.read()
         now_s = self._clock()
+        self._learn(launched, verdict, now_s)
         left: list[int] = []
         finished: list[Generation] = []
         for slot, row in enumerate(launched.rows):
@@ -239,6 +252,18 @@ class BatchDecoder:
         if self._num_rounds % _CLEAR_CACHE_ROUNDS == 0:
             mx.clear_cache()
         return finished
+
+    def _learn(self, launched: _RowsInFlight, verdict: Verdict, now_s: float) -> None:
+        """Notes what the round cost, and what became of its drafts."""
+        started_s, self._read_s = max(launched.launched_s, self._read_s), now_s
+        is_disturbed, self._is_disturbed = self._is_disturbed, False
+        if self._chooser is None:
+            return
+        block = launched.flight.block
+        self._chooser.note_round(len(launched.rows), block, None if is_disturbed else now_s - started_s)
+        for slot, row in enumerate(launched.rows):
+            if row is not None and not row.is_finished:
+                self._chooser.note_row(row.block_length(block) - 1, verdict.num_accepted[slot])
 
     def _drain(self) -> list[Generation]:
         """Reads the round in flight, before slots change places."""

@@ -31,6 +31,8 @@ def load_decoder(model: Path, drafter: Path | None, options: EngineOptions) -> B
     chosen = DecoderOptions(
         max_rows=options.max_rows or (_MAX_ROWS_GPU if on_gpu() else _MAX_ROWS_CPU),
         block_size=block_size,
+        # Under rejection sampled tokens depend on the block, which a measurement must not choose then.
+        adaptive=options.block_size is None and options.coupling == "shared",
         prefill_chunk=options.prefill_chunk,
         bucket_slots=on_gpu(),
         ahead=on_gpu(),

@@ -105,7 +105,7 @@ def test_neither_drafter_nor_block_changes_tokens(folders, expected, kind, draft
 @pytest.mark.parametrize("bucket_slots", [False, True])
 def test_rounds_launched_ahead_change_nothing(folders, expected, kind, drafter, per_step, bucket_slots):
     """The next round is launched before this one is read: tokens, and statistics too, are those without that."""
-    decoder, order = _decoder(folders, kind, drafter, 6), list(range(len(PROMPTS)))
+    decoder, order = _decoder(folders, kind, drafter, 6, 8), list(range(len(PROMPTS)))
     behind = _run(decoder, order, per_step)
     decoder.options = replace(decoder.options, ahead=True, bucket_slots=bucket_slots)
     ahead = _run(decoder, order, per_step)
@@ -132,8 +132,8 @@ def test_a_rows_statistics_do_not_depend_on_its_neighbours(folders, kind):
             (g.verify_passes, g.drafted_tokens, g.accepted_tokens, g.acceptance_counts) for _, g in sorted(done.items())
         ]
 
-    alone = _run(_decoder(folders, kind, "v2", 1), list(range(len(PROMPTS))))
-    together = _run(_decoder(folders, kind, "v2", 8), list(reversed(range(len(PROMPTS)))), per_step=2)
+    alone = _run(_decoder(folders, kind, "v2", 1, 8), list(range(len(PROMPTS))))
+    together = _run(_decoder(folders, kind, "v2", 8, 8), list(reversed(range(len(PROMPTS)))), per_step=2)
     assert counters(alone) == counters(together)
     assert sum(g.accepted_tokens for g in alone.values()) > 20
     for generation in alone.values():
