@@ -15,6 +15,7 @@ from batchgen.engine.adapt import BlockChooser
 from batchgen.engine.compiling import on_gpu
 from batchgen.engine.drafters.protocol import Drafter
 from batchgen.engine.prefill import FirstTokens, KeptPrompt, PrefillGroup, choose_group
+from batchgen.engine.prefix import Prefix, read_prefix, shared_beginning
 from batchgen.engine.row import Row
 from batchgen.engine.sampling.coupling import Coupling, decide
 from batchgen.engine.sampling.rules import Rules
@@ -72,6 +73,7 @@ class BatchDecoder:
         self._first = FirstTokens(options.coupling, options.logprobs, clock)
         self._group: PrefillGroup | None = None
         self._kept: KeptPrompt | None = None
+        self._prefix: Prefix | None = None
         self._rows: list[Row | None] = []
         self._slots = self._empty_slots()
         self._flight: _RowsInFlight | None = None
@@ -133,16 +135,30 @@ class BatchDecoder:
 
     def _begin_group(self) -> PrefillGroup:
         """Takes the next prompts to read together, each with all its samples that wait."""
-        prompts: dict[int, list[tuple[Request, float]]] = {}
+        by_row: dict[int, list[tuple[Request, float]]] = {}
         for waiting in self._waiting:
-            prompts.setdefault(waiting[0].key.row, []).append(waiting)
-        samples = list(prompts.values())
-        chosen = choose_group([len(waiting[0][0].tokens) for waiting in samples], self.options.prefill_chunk)
+            by_row.setdefault(waiting[0].key.row, []).append(waiting)
+        samples = list(by_row.values())
+        prompts = [waiting[0][0].tokens for waiting in samples]
+        prefix = self._prefix_of(prompts)
+        # Prompts that do not begin so are left for a later group.
+        fitting = [index for index, prompt in enumerate(prompts) if prefix is None or prefix.begins(prompt)]
+        group = choose_group([len(prompts[index]) for index in fitting], self.options.prefill_chunk)
+        chosen = [fitting[place] for place in group]
         now_s = self._clock()
         rows = [[self._new_row(*waiting, now_s) for waiting in samples[index]] for index in chosen]
         left = [waiting for index, waiting in enumerate(samples) if index not in set(chosen)]
         self._waiting = deque(waiting for prompt in left for waiting in prompt)
-        return PrefillGroup(rows, self.target, self.drafter, self.options.prefill_chunk, self._first)
+        return PrefillGroup(rows, self.target, self.drafter, self.options.prefill_chunk, self._first, prefix)
+
+    def _prefix_of(self, prompts: Sequence[Sequence[int]]) -> Prefix | None:
+        """What the first prompt begins with that was read before, or is worth reading once for others that wait."""
+        if self._prefix is None or not self._prefix.begins(prompts[0]):
+            shared = shared_beginning(prompts)
+            if not shared:
+                return None
+            self._prefix = read_prefix(shared, self.target, self.drafter, self.options.prefill_chunk)
+        return self._prefix
 
     def _new_row(self, request: Request, admitted_s: float, now_s: float) -> Row:
         counts = [0] * self.options.block_size

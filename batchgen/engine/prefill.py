@@ -11,6 +11,7 @@ import mlx.core as mx
 from batchgen.engine.arrays import int_array, read_float_rows, read_int_rows
 from batchgen.engine.caches.context import DraftContext
 from batchgen.engine.drafters.protocol import Drafter
+from batchgen.engine.prefix import Prefix
 from batchgen.engine.row import Row
 from batchgen.engine.sampling.coupling import Coupling, decide
 from batchgen.engine.sampling.rules import Rules
@@ -88,18 +89,38 @@ class ReadPrompt:
 
 
 class PrefillGroup:
-    """Prompts that are being read, with caches of their own. Each of `prompts` is the rows that share it."""
+    """Prompts that are being read, with caches of their own.
+
+    Each of `prompts` is the rows that share it; all begin with the prefix, if there is one.
+    """
 
     def __init__(
-        self, prompts: Sequence[Sequence[Row]], target: Target, drafter: Drafter | None, chunk: int, first: FirstTokens
+        self,
+        prompts: Sequence[Sequence[Row]],
+        target: Target,
+        drafter: Drafter | None,
+        chunk: int,
+        first: FirstTokens,
+        prefix: Prefix | None = None,
     ) -> None:
         self.state = target.make_state(len(prompts))
         self.context: DraftContext | None = None if drafter is None else drafter.make_context(len(prompts))
         self._prompts: list[_Prompt | None] = [_Prompt(list(rows)) for rows in prompts]
         self._target, self._drafter, self._chunk, self._first = target, drafter, chunk, first
+        if prefix is not None:
+            self._begin_behind(prefix)
         for prompt in prompts:
             for row in prompt[1:]:
                 row.cached_prompt_tokens = len(row.request.tokens)
+
+    def _begin_behind(self, prefix: Prefix) -> None:
+        places = range(len(self._prompts))
+        self.state.put(places, prefix.state, [0] * len(places))
+        if self.context is not None and prefix.context is not None:
+            self.context.put(places, prefix.context, [0] * len(places))
+        for prompt in self._prompts:
+            assert prompt is not None
+            prompt.num_read = prompt.rows[0].cached_prompt_tokens = len(prefix.tokens)
 
     @property
     def num_rows(self) -> int:
