@@ -69,7 +69,7 @@ class Backend(Protocol):
     def check_pair(self, model: Path, drafter: Path | None, vocab_size: int) -> None: ...
 
     def dtype_of(self, model: Path, engine: EngineSpec) -> str:
-        """The arithmetic that `load_decoder` would choose on this machine."""
+        """The arithmetic that `load_decoder` would choose on this machine; ModelError if the model has none such."""
         ...
 
     def load_codec(self, folder: Path, spec: InputSpec) -> TextCodec: ...
@@ -98,7 +98,7 @@ class MlxBackend:
     def dtype_of(self, model: Path, engine: EngineSpec) -> str:
         from batchgen import engine as engine_room
 
-        return engine_room.dtype_of(model, None if engine.dtype == "auto" else engine.dtype)
+        return engine_room.dtype_of(model, None if engine.dtype == "auto" else engine.dtype, _weights(engine))
 
     def load_codec(self, folder: Path, spec: InputSpec) -> TextCodec:
         return Codec.for_input(folder, spec)
@@ -116,6 +116,10 @@ class MlxBackend:
         return engine_room.load(model, drafter, engine_options(job, eos_token_ids, clock))
 
 
+def _weights(engine: EngineSpec) -> tuple[int, int] | None:
+    return None if engine.weights is None else (engine.weights.bits, engine.weights.group_size)
+
+
 def engine_options(job: Job, eos_token_ids: frozenset[int], clock: Callable[[], float]) -> "EngineOptions":
     """What of a job is the engine's, as the engine takes it, `auto` being None there."""
     from batchgen.engine import EngineOptions
@@ -128,6 +132,8 @@ def engine_options(job: Job, eos_token_ids: frozenset[int], clock: Callable[[], 
         block_size=None if engine.block_size == "auto" else engine.block_size,
         prefill_chunk=engine.prefill_chunk,
         dtype=None if engine.dtype == "auto" else engine.dtype,
+        weights=_weights(engine),
+        drafter_bits=engine.drafter_bits,
         coupling=job.sampling.coupling,
         logprobs=job.output.logprobs,
     )

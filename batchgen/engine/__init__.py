@@ -21,11 +21,13 @@ BLAS = preload()
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How to decode. None leaves a choice to the engine. Only `eos_token_ids` and `dtype` change tokens, and `coupling`
-    those of sampled rows: under `rejection` they depend on the drafter and on `block_size` too.
+    """How to decode. None leaves a choice to the engine. Only `eos_token_ids`, `dtype` and `weights` change tokens, and
+    `coupling` those of sampled rows: under `rejection` they depend on the drafter and on `block_size` too.
 
     `block_size` counts the anchor and its drafts; it is the drafter's own where None, and 1 without a drafter.
-    `dtype` is float32, bfloat16 or float16; None is float32 on a CPU and the checkpoint's own on a GPU. `logprobs` asks
+    `dtype` is float32, bfloat16 or float16; None is float32 on a CPU and the checkpoint's own on a GPU. `weights` are
+    the bits and the group size that the model is quantized to while it is read, and `drafter_bits` those of the
+    drafter; None leaves them. `logprobs` asks
     for the log probability of every token.
     """
 
@@ -35,6 +37,8 @@ class EngineOptions:
     block_size: int | None = None
     prefill_chunk: int = 512
     dtype: str | None = None
+    weights: tuple[int, int] | None = None
+    drafter_bits: int | None = None
     coupling: Literal["shared", "rejection"] = "shared"
     logprobs: bool = False
 
@@ -49,13 +53,20 @@ def check_pair(model: Path, drafter: Path | None, vocab_size: int | None = None)
     check_folders(model, drafter, vocab_size)
 
 
-def dtype_of(model: Path, dtype: str | None) -> str:
-    """The arithmetic that `load` would choose on this machine: a dtype's name, or `checkpoint`. Reads config.json."""
+def dtype_of(model: Path, dtype: str | None, weights: tuple[int, int] | None = None) -> str:
+    """The arithmetic that `load` would choose on this machine: a dtype's name, or `checkpoint`, and what weights are
+    quantized to. Reads config.json alone; raises ModelError where the model's weights are quantized already."""
     from batchgen.engine.compiling import on_gpu
     from batchgen.engine.config_file import read_config
-    from batchgen.engine.dtype import resolve_dtype
+    from batchgen.engine.dtype import refuse_quantized, resolve_dtype
 
-    return resolve_dtype(read_config(model), dtype, on_gpu())
+    config = read_config(model)
+    name = resolve_dtype(config, dtype, on_gpu())
+    if weights is None:
+        return name
+    refuse_quantized(model, config)
+    bits, group_size = weights
+    return f"{name}, weights of {bits} bits in groups of {group_size}"
 
 
 def load(model: Path, drafter: Path | None, options: EngineOptions) -> "BatchDecoder":

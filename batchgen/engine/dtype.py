@@ -1,9 +1,11 @@
 """In which arithmetic a model is decoded: the one place that says what `auto` means. No weights, no mlx."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from batchgen.engine.config_file import text_config
+from batchgen.errors import ModelError
 
 CHECKPOINT_DTYPE = "checkpoint"
 
@@ -17,5 +19,17 @@ def resolve_dtype(config: Mapping[str, Any], name: str | None, on_gpu: bool) -> 
     """
     if name is not None:
         return name
-    is_quantized = any(key in part for part in (config, text_config(config)) for key in _QUANTIZED_KEYS)
-    return CHECKPOINT_DTYPE if on_gpu or is_quantized else "float32"
+    return CHECKPOINT_DTYPE if on_gpu or _is_quantized(config) else "float32"
+
+
+def refuse_quantized(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raises ModelError if the checkpoint's weights are quantized, and so can't be quantized once more."""
+    if _is_quantized(config):
+        raise ModelError(
+            f"engine.weights: the weights of {folder} are quantized already; leave the key out, or give the "
+            "unquantized model"
+        )
+
+
+def _is_quantized(config: Mapping[str, Any]) -> bool:
+    return any(key in part for part in (config, text_config(config)) for key in _QUANTIZED_KEYS)

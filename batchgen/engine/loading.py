@@ -10,7 +10,7 @@ from batchgen.engine.config_file import read_config
 from batchgen.engine.decoder import BatchDecoder, DecoderOptions
 from batchgen.engine.drafters import load_drafter
 from batchgen.engine.drafters.config import DrafterConfig
-from batchgen.engine.dtype import CHECKPOINT_DTYPE, resolve_dtype
+from batchgen.engine.dtype import CHECKPOINT_DTYPE, refuse_quantized, resolve_dtype
 from batchgen.engine.pair import check_folders
 from batchgen.engine.target.model import load_target
 
@@ -22,11 +22,15 @@ _MAX_ROWS_GPU = 32
 def load_decoder(model: Path, drafter: Path | None, options: EngineOptions) -> BatchDecoder:
     """Reads model and drafter and returns a decoder without rows. Raises ModelError, before any weight where it can."""
     check_folders(model, drafter, None)
-    name = resolve_dtype(read_config(model), options.dtype, on_gpu())
+    config = read_config(model)
+    if options.weights is not None:
+        refuse_quantized(model, config)
+    name = resolve_dtype(config, options.dtype, on_gpu())
     dtype: mx.Dtype | None = None if name == CHECKPOINT_DTYPE else getattr(mx, name)
     tap = () if drafter is None else DrafterConfig.from_folder(drafter).target_layer_ids
-    target = load_target(model, tap, dtype)
-    draft_model = None if drafter is None else load_drafter(drafter, target.embed, target.logits)
+    target = load_target(model, tap, dtype, options.weights)
+    bits = options.drafter_bits
+    draft_model = None if drafter is None else load_drafter(drafter, target.embed, target.logits, bits=bits)
     block_size = 1 if draft_model is None else options.block_size or draft_model.block_size
     chosen = DecoderOptions(
         max_rows=options.max_rows or (_MAX_ROWS_GPU if on_gpu() else _MAX_ROWS_CPU),

@@ -132,8 +132,17 @@ class OutputSpec(Section):
     """Whether the output has the log-probability of each token of the completion."""
 
 
+class WeightsSpec(Section):
+    """How the model's weights are quantized when they are read: affine, in groups along each row."""
+
+    bits: Literal[2, 3, 4, 5, 6, 8]
+    """Bits of a weight."""
+    group_size: Literal[32, 64, 128] = 64
+    """Weights that share a scale and an offset."""
+
+
 class EngineSpec(Section):
-    """How the machine is used. Only `dtype` changes answers, and `block_size` under rejection."""
+    """How the machine is used. Only `dtype` and `weights` change answers, and `block_size` under rejection."""
 
     max_rows: Annotated[Literal["auto"] | int, _auto_or_int(1), _auto_or_int_schema(1)] = "auto"
     """The most rows decoded at once."""
@@ -143,6 +152,10 @@ class EngineSpec(Section):
     """Prompt tokens per pass."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Arithmetic of the weights; auto is float32 for unquantized weights on a CPU, and else the checkpoint's."""
+    weights: WeightsSpec | None = None
+    """Quantizes an unquantized model while it is read; as it is if omitted."""
+    drafter_bits: Literal[4, 8] | None = None
+    """Bits of the drafter's weights, quantized while they are read; as they are if omitted."""
 
 
 class ReportSpec(Section):
@@ -177,6 +190,8 @@ class Job(Section):
             raise problem("drafter_revision is given without a drafter")
         if self.engine.block_size != "auto" and self.drafter is None:
             raise problem("engine.block_size is given without a drafter, and would have no effect")
+        if self.engine.drafter_bits is not None and self.drafter is None:
+            raise problem("engine.drafter_bits is given without a drafter, and would have no effect")
         if self.sampling.coupling == "rejection" and self.drafter is None:
             raise problem("sampling.coupling: rejection is given without a drafter, and would have no effect")
         group_by, keep = self.report.group_by, self.input.keep

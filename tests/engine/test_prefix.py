@@ -53,4 +53,4 @@ def test_a_beginning_is_what_all_have_and_all_go_on_after():
     assert not shared_beginning([[*SHARED, 1]])
     assert not shared_beginning([SHARED, OTHER])
     assert shared_beginning([[*SHARED, 1], OTHER, [*SHARED, 2]]) == SHARED
-    assert not shared_beginning([[*SHARED[:LEAST_TOKENS - 1], 90], [*SHARED[:LEAST_TOKENS - 1], 91]])
+    assert not shared_beginning([[*SHARED[: LEAST_TOKENS - 1], 90], [*SHARED[: LEAST_TOKENS - 1], 91]])

@@ -7,6 +7,7 @@ import pytest
 
 from batchgen.errors import JobError
 from batchgen.job.load import job_schema, load_job
+from batchgen.job.spec import WeightsSpec
 from batchgen.types import Sampling
 from tests.job.builders import write_job
 
@@ -93,6 +94,8 @@ TAKEN: list[tuple[str, str, Any]] = [
     ("engine.block_size", "2", 2),
     ("engine.prefill_chunk", "1", 1),
     ("engine.dtype", "bfloat16", "bfloat16"),
+    ("engine.weights", "{bits: 4}", WeightsSpec(bits=4, group_size=64)),
+    ("engine.drafter_bits", "8", 8),
     ("report.group_by", "task", "task"),
 ]
 
@@ -212,6 +215,8 @@ REFUSED: list[tuple[str, str, str]] = [
     ("engine.prefill_chunk", "auto", "found auto, must be a whole number"),
     ("engine.dtype", "int8", f"found int8, {DTYPES}"),
     ("engine.dtype", "32", f"found 32, {DTYPES}"),
+    ("engine.weights", "4", "found 4, must be a mapping of keys"),
+    ("engine.drafter_bits", "5", "found 5, must be one of 4 or 8"),
     ("report", "task", "found task, must be a mapping of keys"),
     ("report.group_by", "1", f"found 1, {TEXT}"),
 ]
@@ -261,7 +266,9 @@ def needed_for(key: str) -> dict[str, str | None]:
         return {"sampling.temperature": "1", "drafter": "some/drafter"}
     if key.endswith("_context_size"):
         return {key.replace("_context_size", "_penalty"): "1.5"}
-    return {"drafter": "some/drafter"} if key in ("drafter_revision", "engine.block_size") else {}
+    return (
+        {"drafter": "some/drafter"} if key in ("drafter_revision", "engine.block_size", "engine.drafter_bits") else {}
+    )
 
 
 def value_of(job: object, key: str) -> Any:

@@ -150,7 +150,7 @@ def test_json_schema_refuses_unknown_keys_and_needs_what_a_job_needs() -> None:
     schema = json.loads(json.dumps(job_schema()))
     assert schema["required"] == ["model", "input", "output"]
     assert schema["additionalProperties"] is False
-    assert [part["additionalProperties"] for part in schema["$defs"].values()] == [False] * 5
+    assert [part["additionalProperties"] for part in schema["$defs"].values()] == [False] * 6
     value, column = schema["$defs"]["SamplingSpec"]["properties"]["max_tokens"]["anyOf"]
     assert (value["minimum"], column["additionalProperties"]) == (1, False)
     assert all("description" in info for part in schema["$defs"].values() for info in part["properties"].values())

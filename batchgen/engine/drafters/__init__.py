@@ -22,12 +22,13 @@ def load_drafter(
     dtype: "mx.Dtype | None" = None,
     *,
     compiled: bool | None = None,
+    bits: int | None = None,
 ) -> "DFlashDrafter":
     """The drafter in `folder`, bound to a target's embedding (scale included) and head; raises ModelError.
 
     `dtype` recasts its weights, None to the dtype of the target's embeddings. `compiled` is as in `DFlashDrafter`;
-    None compiles on a GPU only.
+    None compiles on a GPU only. `bits` quantizes its linear layers.
     """
     from batchgen.engine.drafters.loading import bind_drafter
 
-    return bind_drafter(folder, embed, head, dtype, compiled)
+    return bind_drafter(folder, embed, head, dtype, compiled, bits)

@@ -13,23 +13,32 @@ from batchgen.engine.drafters.config import DrafterConfig
 from batchgen.engine.drafters.dflash import ArrayFunction, DFlashDrafter
 from batchgen.engine.drafters.dflash2 import DFlash2Model
 from batchgen.engine.drafters.model import DFlashModel
+from batchgen.engine.quantizing import quantize
 from batchgen.errors import ModelError
 
 _NAMED = 3
+# Codebooks and kernels of the convolutions stay as they are: they are small, and their sums must not be rounded.
+_GROUP_SIZE = 64
 
 
 def bind_drafter(
-    folder: Path, embed: ArrayFunction, head: ArrayFunction, dtype: mx.Dtype | None, compiled: bool | None
+    folder: Path,
+    embed: ArrayFunction,
+    head: ArrayFunction,
+    dtype: mx.Dtype | None,
+    compiled: bool | None,
+    bits: int | None,
 ) -> DFlashDrafter:
     """Reads the drafter in `folder` and lends it the target's functions; the arguments are `load_drafter`'s."""
-    model = load_model(folder, dtype or embed(mx.zeros((1, 1), mx.int32)).dtype)
+    model = load_model(folder, dtype or embed(mx.zeros((1, 1), mx.int32)).dtype, bits)
     if compiled is None:
         compiled = on_gpu()
     return DFlashDrafter(model, embed, head, compiled=compiled)
 
 
-def load_model(folder: Path, dtype: mx.Dtype | None = None) -> DFlashModel:
-    """The network alone, with the checkpoint's weights in the file's dtype or in `dtype`; raises ModelError."""
+def load_model(folder: Path, dtype: mx.Dtype | None = None, bits: int | None = None) -> DFlashModel:
+    """The network alone, with the checkpoint's weights in the file's dtype or in `dtype`, its linear layers quantized
+    to `bits`; raises ModelError."""
     config = DrafterConfig.from_folder(folder)
     model = build_model(config)
     weights = _read_tensors(folder)
@@ -37,8 +46,12 @@ def load_model(folder: Path, dtype: mx.Dtype | None = None) -> DFlashModel:
     model.load_weights(list(weights.items()))
     if dtype is not None:
         model.set_dtype(dtype)
+    if bits is not None:
+        quantize(model, bits, _GROUP_SIZE)
     model.eval()
-    mx.eval(model.parameters())
+    weights.clear()
+    for weight in dict(tree_flatten(model.parameters())).values():
+        mx.eval(weight)
     return model
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx.utils import tree_map
+from mlx.utils import tree_flatten, tree_map
 from mlx_lm.utils import load_model
 
 from batchgen.engine.caches.attention import AttentionRows
 from batchgen.engine.caches.recurrent import RecurrentRows
 from batchgen.engine.compiling import compiled
+from batchgen.engine.quantizing import quantize
 from batchgen.engine.target.attention import AttentionLayer
 from batchgen.engine.target.choose_form import choose_form
 from batchgen.engine.target.layers import Arrays, GatedDeltaLayer, Hidden, Layers, head, inner_model
@@ -101,19 +102,35 @@ def _mask(lengths: mx.array, length: int, capacity: int) -> mx.array:
     return (mx.arange(capacity) <= positions[..., None])[:, None]
 
 
-def load_target(folder: Path, tap: Sequence[int] = (), dtype: mx.Dtype | None = None) -> Target:
-    """Reads a model of a supported type; `dtype` recasts its unquantized weights.
+def load_target(
+    folder: Path,
+    tap: Sequence[int] = (),
+    dtype: mx.Dtype | None = None,
+    weights: tuple[int, int] | None = None,
+) -> Target:
+    """Reads a model of a supported type; `dtype` recasts its unquantized weights, `weights` are the bits and the group
+    size to quantize them to.
 
-    Raises ModelError if the folder's files do not make up such a model.
+    Weights are read, recast, quantized and stacked layer by layer, so that little more memory is taken than they need
+    in the end. Raises ModelError if the folder's files do not make up such a model.
     """
     try:
-        model, _ = load_model(folder)
+        model, _ = load_model(folder, lazy=True)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise ModelError(f"{folder}: the model cannot be read: {_first_line(error)}") from error
     if dtype is not None:
         _cast(model, dtype)
+    if weights is not None:
+        quantize(model, *weights)
     model.eval()
-    return Target(model, tap)
+    try:
+        target = Target(model, tap)
+        for weight in dict(tree_flatten(model.parameters())).values():
+            mx.eval(weight)
+    except RuntimeError as error:
+        raise ModelError(f"{folder}: the model cannot be read: {_first_line(error)}") from error
+    mx.clear_cache()
+    return target
 
 
 def _cast(model: nn.Module, dtype: mx.Dtype) -> None:
