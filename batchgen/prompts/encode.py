@@ -58,7 +58,9 @@ class Codec:
         self.context_length = config_int(config, "max_position_embeddings")
         # mlx-lm ends at the tokenizer's own end token too, whatever the configuration names.
         own_end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
-        self.eos_token_ids = end_tokens(folder, config) | frozenset(own_end)
+        ends = end_tokens(folder, config) | frozenset(own_end)
+        # Some models name ids that they do not have; an array over the vocabulary has no place for these.
+        self.eos_token_ids = frozenset(token for token in ends if 0 <= token < self._model_vocab_size)
         self._open_token = vocabulary.get(OPEN)
         self._close_token = vocabulary.get(CLOSE)
         self._thinks = self._close_token is not None or CLOSE in str(tokenizer.chat_template)

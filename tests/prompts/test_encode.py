@@ -187,6 +187,10 @@ def test_text_of_which_the_tokenizer_makes_nothing(tmp_path: Path) -> None:
         ({"eos_token_id": 5}, {"eos_token_id": [9, 7]}, [1, 7, 9]),
         ({"eos_token_id": 5}, {"temperature": 1}, [1, 5]),
         ({"eos_token_id": None}, {"eos_token_id": 0}, [0, 1]),
+        # Ids that the model does not have, and what is no id.
+        ({"eos_token_id": [5, -1, 511, 512, 100_000]}, None, [1, 5, 511]),
+        ({}, {"eos_token_id": -1}, [1]),
+        ({}, {"eos_token_id": [None, "6", True, 7]}, [1, 7]),
     ],
 )
 def test_end_tokens(

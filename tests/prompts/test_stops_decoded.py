@@ -1,6 +1,8 @@
 """Stop strings in real decoding: the row is the one without them up to the stop, however drafts are made."""
 
+import json
 import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -121,3 +123,19 @@ def test_a_stopped_row_is_the_plain_one_up_to_its_stop(codec: Codec) -> None:
     cut = [generation for key, generation in done[8].items() if kinds[key.row][0] in ("middle", "edge")]
     passes, accepted = (sum(getattr(one, name) for one in cut) for name in ("verify_passes", "accepted_tokens"))
     assert accepted > passes, "blocks were too short for stops within them"
+
+
+def test_end_tokens_that_the_model_does_not_have_change_nothing(codec: Codec, tmp_path: Path) -> None:
+    """Under min_tokens end tokens are barred by their place among the logits, and these have none."""
+    shutil.copytree(MODEL, tmp_path, dirs_exist_ok=True)
+    named = json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"]
+    ends = [*(named if isinstance(named, list) else [named]), -1, -5000, 1024, 5000, 100_000]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    prompts = [
+        Prompt(row, text=text, sampling=Sampling(max_tokens=24, min_tokens=12, temperature=row % 2))
+        for row, text in enumerate(texts()[:4])
+    ]
+    other = Codec.load(tmp_path, system=None, chat=None)
+    assert {key: one.tokens for key, one in decode(other, prompts, 8).items()} == {
+        key: one.tokens for key, one in decode(codec, prompts, 8).items()
+    }
