@@ -122,14 +122,15 @@ class GrammarMatcher(Protocol):
 class ThinkingLimit:
     """How long a row may think: after `max_tokens` tokens of thinking, `close_token` is put.
 
-    `is_open` says that the prompt opens the thinking block; else the completion does if its first token is
-    `open_token` (None: the model has no such token), which is not counted.
+    `is_open` says that the prompt opens the thinking block; else the completion does if its first token that is none of
+    `lead_tokens` is `open_token` (None: the model has no such token). Neither that nor what stands before it counts.
     """
 
     max_tokens: int
     open_token: int | None
     close_token: int
     is_open: bool
+    lead_tokens: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,9 @@ class Codec:
         if sampling.thinking_budget is None or block == "none":
             return None
         assert self._close_token is not None
-        return ThinkingLimit(sampling.thinking_budget, self._open_token, self._close_token, block == "open")
+        # Under a grammar a block is opened by the first token or not at all.
+        lead = self._text.blank_tokens if sampling.grammar is None else frozenset[int]()
+        return ThinkingLimit(sampling.thinking_budget, self._open_token, self._close_token, block == "open", lead)
 
     def _block(self, prompt_tokens: Sequence[int], sampling: Sampling) -> Block:
         """Whether a completion of this prompt can have a thinking block: for text, stop strings, grammar and budget.
@@ -254,11 +256,13 @@ class Codec:
             if self._template is None:
                 return f"{found} no chat template is in use that could be told; leave thinking out"
             return f"{found} the model's chat template does not read enable_thinking; leave thinking out"
-        if sampling.thinking_budget is not None and self._close_token is None:
-            return (
-                f"sampling.thinking_budget: found {sampling.thinking_budget}, but the model's tokenizer has no token "
-                f"{CLOSE} to end thinking with; leave thinking_budget out"
-            )
+        if sampling.thinking_budget is None:
+            return None
+        found = f"sampling.thinking_budget: found {sampling.thinking_budget}, but the model's tokenizer has no token"
+        if self._close_token is None:
+            return f"{found} {CLOSE} to end thinking with; leave thinking_budget out"
+        if self._open_token is None:
+            return f"{found} {OPEN} by which to tell that thinking begins; leave thinking_budget out"
         return None
 
     def _token_refusal(self, sampling: Sampling) -> str | None:

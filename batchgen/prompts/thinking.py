@@ -1,7 +1,7 @@
 """The block of text in which a model thinks before it answers, and how an answer is told from it.
 
-A block stands at the beginning of a completion only; the prompt may have opened it. Line ends behind it belong to
-neither part.
+A block stands at the beginning of a completion only, behind nothing but white space; the prompt may have opened it.
+Line ends behind it belong to neither part.
 """
 
 import copy

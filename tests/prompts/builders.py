@@ -59,7 +59,8 @@ def outcomes(prompts: Sequence[Prompt]) -> list[str]:
     return [prompt.error.kind if prompt.error else str(prompt.text) for prompt in prompts]
 
 
-def byte_level_tokenizer() -> Tokenizer:
+def byte_level_tokenizer(markers: Sequence[str] = ("<think>", "</think>")) -> Tokenizer:
+    """GPT-2's way; `markers` are tokens of their own that are shown."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -70,7 +71,7 @@ def byte_level_tokenizer() -> Tokenizer:
         vocab_size=340, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(LINES * 5, trainer)
-    tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
+    tokenizer.add_tokens([AddedToken(marker, special=False) for marker in markers])
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     return tokenizer
 

@@ -18,7 +18,7 @@ from batchgen.errors import JobError
 from batchgen.prompts.encode import Codec
 from batchgen.prompts.noise_key import noise_key
 from batchgen.types import Grammar, GrammarMatcher, Prompt, Request, RowError, RowKey, Sampling, ThinkingLimit
-from tests.prompts.builders import byte_level_tokenizer, write_model
+from tests.prompts.builders import THINKING_TEMPLATE, byte_level_tokenizer, write_model
 
 PLACE = "in.parquet: row 7"
 VOCAB = 512  # of the models made here; their tokenizers have fewer tokens
@@ -146,13 +146,47 @@ def test_a_thinking_budget_needs_a_token_that_ends_thinking(thinking_text_model:
     require_refusal(codec_of(thinking_text_model), message, thinking_budget=0)
 
 
+def test_a_thinking_budget_needs_a_token_that_begins_thinking(tmp_path: Path) -> None:
+    tokenizer = byte_level_tokenizer(markers=("</think>",))
+    codec = codec_of(write_model(tmp_path, tokenizer, chat_template=THINKING_TEMPLATE))
+    message = (
+        "sampling.thinking_budget: found 7, but the model's tokenizer has no token <think> by which to tell that "
+        "thinking begins; leave thinking_budget out"
+    )
+    require_refusal(codec, message, thinking_budget=7)
+
+
 @pytest.mark.parametrize(("thinking", "is_open"), [(None, False), (True, True), (False, False)])
 def test_thinking_limits(thinking_model: Path, thinking: bool | None, is_open: bool) -> None:
     codec = codec_of(thinking_model)
     opened, closed = tokens_of(codec, "<think></think>")
     request = request_of(codec, thinking=thinking, thinking_budget=5)
-    assert request.thinking_limit == ThinkingLimit(5, opened, closed, is_open)
+    limit = request.thinking_limit
+    assert limit == ThinkingLimit(5, opened, closed, is_open, limit.lead_tokens if limit else frozenset())
     assert request_of(codec, thinking=thinking).thinking_limit is None
+
+
+@pytest.mark.parametrize("model", ["thinking_model", "thinking_pieces_model"])
+def test_a_budget_counts_in_the_block_that_the_text_has(model: str, request: pytest.FixtureRequest) -> None:
+    """White space and hidden tokens may stand before it, for the budget as for the text; nothing else may."""
+    codec = codec_of(request.getfixturevalue(model))
+    opened, closed = (codec._tokenizer.convert_tokens_to_ids(name) for name in ("<think>", "</think>"))
+    hidden = sorted(codec._text._hidden - codec.eos_token_ids)
+    one = request_of(codec, thinking_budget=3)
+    leads = ["", "\n", "\n\n", " \n", "\t", "x", "\nx", "<", ".", "日"]
+    for lead in [*(tokens_of(codec, lead) if lead else [] for lead in leads), *([token] for token in hidden)]:
+        thought = [*lead, opened, *tokens_of(codec, "cat")]
+        row = Row(one, 0.0, 0.0, codec.eos_token_ids, tokens=thought)
+        _, reasoning = codec.completion(one, [*thought, closed])
+        assert row.thinking_end() == (None if reasoning is None else (len(lead) + 4, closed)), lead
+        assert Row(one, 0.0, 0.0, codec.eos_token_ids, tokens=lead).may_open_thinking == (reasoning is not None)
+
+
+def test_under_a_grammar_a_block_begins_at_once(thinking_model: Path) -> None:
+    """What stands before it would be the grammar's, which the token that closes the block may not break."""
+    one = request_of(codec_of(thinking_model), thinking_budget=3, grammar=Grammar("regex", "\\s*a"))
+    assert one.thinking_limit is not None
+    assert one.thinking_limit.lead_tokens == frozenset()
 
 
 # Tokens.
