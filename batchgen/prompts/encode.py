@@ -227,8 +227,11 @@ class Codec:
 
     def _without_end(self, tokens: Sequence[int], sampling: Sampling) -> Sequence[int]:
         """A completion's tokens without the one that ended it."""
-        ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
-        return tokens[:-1] if tokens and tokens[-1] in ends else tokens
+        return tokens[:-1] if tokens and tokens[-1] in self._end_tokens(sampling) else tokens
+
+    def _end_tokens(self, sampling: Sampling) -> frozenset[int]:
+        """Tokens that end a row: the model's own, unless they are ignored, and the row's."""
+        return frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
 
     def _num_barred(self, tokens: Sequence[int], block: Block) -> int:
         """How many characters of an answer had come, at most, by each of a completion's first tokens."""
@@ -245,7 +248,7 @@ class Codec:
 
     def _refusal(self, sampling: Sampling) -> str | None:
         """What of some sampling values the model cannot serve, behind its key, and what to do; None if all is well."""
-        refusal = self._thinking_refusal(sampling) or self._token_refusal(sampling)
+        refusal = self._thinking_refusal(sampling) or self._token_refusal(sampling) or self._end_refusal(sampling)
         if refusal is None and sampling.grammar is not None:
             refusal = self._grammars.refusal(sampling.grammar)
         return refusal
@@ -275,6 +278,23 @@ class Codec:
             if highest >= self._model_vocab_size:
                 last = self._model_vocab_size - 1
                 return f"sampling.{key}: found token id {highest}, must be at most {last}, the model's last"
+        return None
+
+    def _end_refusal(self, sampling: Sampling) -> str | None:
+        """Where min_tokens bars every token that may stand."""
+        least, budget = sampling.min_tokens, sampling.thinking_budget
+        ends = self._end_tokens(sampling) if least else frozenset[int]()
+        if len(ends) >= self._model_vocab_size:
+            return (
+                f"sampling.min_tokens: found {least}, but every token of the model is an end token or one of "
+                "stop_token_ids, so none may stand before; name fewer stop_token_ids"
+            )
+        if budget is not None and budget < least and self._close_token in ends:
+            return (
+                f"sampling.thinking_budget: found {budget}, but the token {CLOSE} that must stand then ends the row, "
+                f"and min_tokens bars that before {least} tokens; take {self._close_token} out of stop_token_ids, or "
+                f"lower min_tokens to {budget}"
+            )
         return None
 
     def _require_fit(self) -> None:

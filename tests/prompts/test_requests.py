@@ -202,6 +202,27 @@ def test_tokens_that_the_model_does_not_have(byte_level_model: Path, key: str, v
     codec.require(Sampling(logit_bias=((VOCAB - 1, 1.0),), stop_token_ids=(0, VOCAB - 1)))
 
 
+def test_min_tokens_that_bar_every_token(thinking_model: Path) -> None:
+    codec = codec_of(thinking_model)
+    (closed,) = tokens_of(codec, "</think>")
+    every = tuple(token for token in range(VOCAB) if token not in codec.eos_token_ids)
+    message = (
+        "sampling.min_tokens: found 2, but every token of the model is an end token or one of stop_token_ids, "
+        "so none may stand before; name fewer stop_token_ids"
+    )
+    require_refusal(codec, message, min_tokens=2, stop_token_ids=every)
+    message = (
+        "sampling.thinking_budget: found 3, but the token </think> that must stand then ends the row, and min_tokens "
+        f"bars that before 8 tokens; take {closed} out of stop_token_ids, or lower min_tokens to 3"
+    )
+    ends_thinking = {"thinking": True, "thinking_budget": 3, "stop_token_ids": (5, closed)}
+    require_refusal(codec, message, min_tokens=8, **ends_thinking)
+    codec.require(Sampling(min_tokens=3, **ends_thinking))
+    codec.require(Sampling(min_tokens=2, stop_token_ids=every[1:]))
+    codec.require(Sampling(min_tokens=2, stop_token_ids=every, ignore_eos=True))
+    codec.require(Sampling(stop_token_ids=every))
+
+
 def test_the_model_s_vocabulary_is_that_of_its_text_config(tmp_path: Path) -> None:
     nested = {"vocab_size": 500, "text_config": {"vocab_size": 400}}
     codec = codec_of(write_model(tmp_path, config=nested))
