@@ -33,6 +33,7 @@ _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 _GRAMMARS = ("json_schema", "regex", "choice")
 _FILTERS = ("top_p", "top_k", "min_p")
 _PENALTIES = ("repetition", "presence", "frequency")
+_NO_THINKING = "thinking_budget has no effect with thinking: false; leave one of them out"
 
 # Which form of a value was taken; pydantic puts them into the place of an error, where they are no key of the job.
 _VALUE, _COLUMN, _ONE, _LIST = FORMS = ("(value)", "(column)", "(one)", "(list)")
@@ -221,6 +222,11 @@ class SamplingSpec(Section):
             return value
         return type(self).model_fields[key].default if value.default is None else value.default
 
+    def _is_given(self, key: str) -> bool:
+        """Whether the job itself says what a key is, at least for rows whose column is null."""
+        value = getattr(self, key)
+        return not isinstance(value, FromColumn) or value.default is not None
+
     def _is_left(self, key: str) -> bool:
         """Whether a key has the value that does nothing."""
         return bool(getattr(self, key) == type(self).model_fields[key].default)
@@ -235,9 +241,8 @@ class SamplingSpec(Section):
             if self._is_left(f"{name}_penalty") and not self._is_left(f"{name}_context_size"):
                 raise problem(f"{name}_context_size has no effect without {name}_penalty")
         if self.thinking is False and self.thinking_budget is not None:
-            raise problem("thinking_budget has no effect with thinking: false")
-        columns = self.columns()
-        reason = contradiction({key: value for key, value in self.own_values().items() if key not in columns})
+            raise problem(_NO_THINKING)
+        reason = contradiction({key: value for key, value in self.own_values().items() if self._is_given(key)})
         if reason is not None:
             raise problem(reason)
         return self
@@ -255,6 +260,8 @@ def contradiction(values: Mapping[str, Any]) -> str | None:
         return f"{grammars[0]} says where a completion ends, and ignore_eos that it goes on"
     if grammars and least > 0:
         return f"{grammars[0]} says where a completion ends, and min_tokens where it may not"
+    if values.get("thinking") is False and values.get("thinking_budget") is not None:
+        return _NO_THINKING
     return None
 
 

@@ -229,7 +229,24 @@ SAMPLING_FAULTS: list[tuple[dict[str, str | None], str]] = [
     ),
     (
         {"sampling.thinking": "false", "sampling.thinking_budget": "5"},
-        "thinking_budget has no effect with thinking: false",
+        "thinking_budget has no effect with thinking: false; leave one of them out",
+    ),
+    (
+        {"sampling.thinking": "false", "sampling.thinking_budget": "{column: b}"},
+        "thinking_budget has no effect with thinking: false; leave one of them out",
+    ),
+    # What rows have whose columns are null.
+    (
+        {"sampling.regex": "{column: r, default: a+}", "sampling.choice": "{column: c, default: [x]}"},
+        "must have only one of json_schema, regex, choice, and has regex and choice",
+    ),
+    (
+        {"sampling.min_tokens": "{column: m, default: 50}", "sampling.max_tokens": "10"},
+        "min_tokens is 50, and max_tokens only 10",
+    ),
+    (
+        {"sampling.thinking": "{column: t, default: false}", "sampling.thinking_budget": "{column: b, default: 3}"},
+        "thinking_budget has no effect with thinking: false; leave one of them out",
     ),
     ({"sampling.min_tokens": "9", "sampling.max_tokens": "8"}, "min_tokens is 9, and max_tokens only 8"),
     (
