@@ -33,6 +33,8 @@ _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 _GRAMMARS = ("json_schema", "regex", "choice")
 _FILTERS = ("top_p", "top_k", "min_p")
 _PENALTIES = ("repetition", "presence", "frequency")
+# Logits are divided by it in 32 bits, and must stay finite.
+_LEAST_TEMPERATURE = 1e-5
 _NO_THINKING = "thinking_budget has no effect with thinking: false; leave one of them out"
 
 # Which form of a value was taken; pydantic puts them into the place of an error, where they are no key of the job.
@@ -55,6 +57,12 @@ def _form(value: Any) -> str:
 
 def _number(value: Any) -> str:
     return _LIST if isinstance(value, list) else _ONE
+
+
+def _temperature(value: float) -> float:
+    if 0 < value < _LEAST_TEMPERATURE:
+        raise problem(f"must be 0 or at least {_LEAST_TEMPERATURE:g}")
+    return value
 
 
 def _token_biases(biases: dict[str, float]) -> dict[str, float]:
@@ -122,6 +130,12 @@ def value_type(annotation: Any) -> Any:
 OrColumn = Annotated[T | FromColumn[T], _Choice()]
 ContextSize = Annotated[int, Field(ge=1, le=1024)]
 Penalty = Annotated[float, Field(ge=-100, le=100)]
+Temperature = Annotated[
+    float,
+    Field(ge=0, le=100),
+    AfterValidator(_temperature),
+    WithJsonSchema({"anyOf": [{"const": 0}, {"type": "number", "minimum": _LEAST_TEMPERATURE, "maximum": 100}]}),
+]
 TokenBiases = Annotated[
     dict[str, Annotated[float, Field(ge=-1000, le=1000)]],
     BeforeValidator(_parsed_text),
@@ -153,15 +167,15 @@ class SamplingSpec(Section):
     """The most tokens of a completion."""
     min_tokens: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)]] = 0
     """No end token before the completion has so many tokens."""
-    temperature: OrColumn[Annotated[float, Field(ge=0, le=100)]] = 0.0
+    temperature: OrColumn[Temperature] = 0.0
     """What logits are divided by; at 0 the best token is taken."""
-    top_p: OrColumn[Annotated[float, Field(gt=0, le=1)]] = 1.0
+    top_p: OrColumn[Annotated[float, Field(ge=1e-6, le=1)]] = 1.0
     """The most likely tokens that together have this probability stay."""
     top_k: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)]] = 0
     """So many most likely tokens stay; 0 for all."""
     min_p: OrColumn[Annotated[float, Field(ge=0, le=1)]] = 0.0
     """Tokens of at least this share of the highest probability stay."""
-    repetition_penalty: OrColumn[Annotated[float, Field(gt=0, le=100)]] = 1.0
+    repetition_penalty: OrColumn[Annotated[float, Field(ge=1e-3, le=100)]] = 1.0
     """Above 1, tokens of the context become less likely, below 1 more."""
     repetition_context_size: OrColumn[ContextSize] = 20
     """How many last tokens the repetition penalty looks at."""

@@ -70,3 +70,17 @@ def test_values_that_go_together(tmp_path: Path) -> None:
     assert prompt_of(tmp_path, keys, flag=False, n=None).sampling == Sampling(thinking=False)
     assert prompt_of(tmp_path, keys, flag=None, n=4).sampling == Sampling(thinking_budget=4)
     assert prompt_of(tmp_path, keys, flag=True, n=4).sampling == Sampling(thinking=True, thinking_budget=4)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("temperature", 1e-39, "is 1e-39; must be 0 or at least 1e-05"),
+        ("top_p", 1e-46, "is 1e-46; must be at least 1e-06"),
+        ("repetition_penalty", 1e-46, "is 1e-46; must be at least 0.001"),
+    ],
+)
+def test_numbers_that_are_too_small_for_32_bits(tmp_path: Path, key: str, value: float, message: str) -> None:
+    keys = {"temperature": column("t_own", 0.7)} | {key: column("t")}
+    values = {"t": value} if key == "temperature" else {"t": value, "t_own": None}
+    assert refusal_of(tmp_path, keys, **values) == f"column t, which sampling.{key} names, {message}"
