@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from batchgen.errors import JobError, ModelError
@@ -39,6 +40,8 @@ from batchgen.types import (
     StopMatcher,
     ThinkingLimit,
 )
+
+_GRAMMARS = ("json_schema", "regex", "choice")
 
 
 class Codec:
@@ -88,9 +91,15 @@ class Codec:
         """Loads it as the job's input needs it: conversations always take the chat template."""
         return cls.load(folder, system=spec.system, chat=True if spec.messages is not None else spec.chat)
 
-    def require(self, sampling: Sampling) -> None:
-        """Raises JobError if the model cannot serve a job's own sampling values."""
+    def require(self, sampling: Sampling, columns: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Raises JobError if the model, or what is installed here, cannot serve a job's own sampling values, or any
+        value of the keys that name columns: what concerns these keys as a whole is no row's fault."""
+        for key in _GRAMMARS:
+            if key in columns or (sampling.grammar is not None and sampling.grammar.kind == key):
+                self._grammars.require(f"sampling.{key}")
         refusal = self._refusal(sampling)
+        for key, column in columns.items():
+            refusal = refusal or self._key_refusal(key, f"column {column}")
         if refusal is not None:
             raise JobError(refusal)
 
@@ -254,18 +263,26 @@ class Codec:
         return refusal
 
     def _thinking_refusal(self, sampling: Sampling) -> str | None:
-        if sampling.thinking is not None and not (self._template is not None and self._template.reads_thinking):
-            found = f"sampling.thinking: found {str(sampling.thinking).lower()}, but"
-            if self._template is None:
-                return f"{found} no chat template is in use that could be told; leave thinking out"
-            return f"{found} the model's chat template does not read enable_thinking; leave thinking out"
-        if sampling.thinking_budget is None:
-            return None
-        found = f"sampling.thinking_budget: found {sampling.thinking_budget}, but the model's tokenizer has no token"
+        given = {"thinking": sampling.thinking, "thinking_budget": sampling.thinking_budget}
+        refusals = (self._key_refusal(key, str(value).lower()) for key, value in given.items() if value is not None)
+        return next(filter(None, refusals), None)
+
+    def _key_refusal(self, key: str, found: str) -> str | None:
+        """Why the model cannot serve any value of a key, with the one that was found."""
+        reasons = {"thinking": self._no_thinking, "thinking_budget": self._no_budget}
+        reason = reasons[key]() if key in reasons else None
+        return None if reason is None else f"sampling.{key}: found {found}, but {reason}; leave {key} out"
+
+    def _no_thinking(self) -> str | None:
+        if self._template is None:
+            return "no chat template is in use that could be told"
+        return None if self._template.reads_thinking else "the model's chat template does not read enable_thinking"
+
+    def _no_budget(self) -> str | None:
         if self._close_token is None:
-            return f"{found} {CLOSE} to end thinking with; leave thinking_budget out"
+            return f"the model's tokenizer has no token {CLOSE} to end thinking with"
         if self._open_token is None:
-            return f"{found} {OPEN} by which to tell that thinking begins; leave thinking_budget out"
+            return f"the model's tokenizer has no token {OPEN} by which to tell that thinking begins"
         return None
 
     def _token_refusal(self, sampling: Sampling) -> str | None:

@@ -272,7 +272,42 @@ def test_a_grammar_without_an_end_token(tmp_path: Path) -> None:
     settings = write_model(tmp_path) / "tokenizer_config.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"eos_token": None}))
     message = "sampling.choice: structured output: the model has no end token, so no completion could end"
-    require_refusal(codec_of(tmp_path), message, grammar=Grammar("choice", '["a"]'))
+    for sampling, columns in ((Sampling(grammar=Grammar("choice", '["a"]')), {}), (Sampling(), {"choice": "c"})):
+        with pytest.raises(JobError) as caught:
+            codec_of(tmp_path).require(sampling, columns)
+        assert str(caught.value) == message
+    codec_of(tmp_path).require(Sampling(), {"temperature": "c"})
+
+
+@pytest.mark.parametrize("key", ["json_schema", "regex", "choice"])
+def test_without_llguidance_no_job_with_a_grammar_begins(
+    byte_level_model: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Whether the job has the grammar or a column does."""
+    monkeypatch.setattr("batchgen.grammar.errors.find_spec", lambda name: None)
+    codec = codec_of(byte_level_model)
+    grammar = Grammar(key, "[]")  # type: ignore[arg-type]
+    for sampling, columns in ((Sampling(grammar=grammar), {}), (Sampling(), {"stop": "s", key: "c"})):
+        with pytest.raises(JobError) as caught:
+            codec.require(sampling, columns)
+        message = f"sampling.{key}: needs llguidance, which is not installed: pip install 'batchgen[grammar]'"
+        assert str(caught.value) == message
+    codec.require(Sampling(), {"stop": "s"})
+
+
+@pytest.mark.parametrize("key", ["thinking", "thinking_budget"])
+def test_a_column_of_a_key_that_the_model_cannot_serve_is_no_row_s_fault(
+    byte_level_model: Path, thinking_model: Path, thinking_text_model: Path, key: str
+) -> None:
+    reasons = {
+        "thinking": "the model's chat template does not read enable_thinking",
+        "thinking_budget": "the model's tokenizer has no token </think> to end thinking with",
+    }
+    unable = byte_level_model if key == "thinking" else thinking_text_model
+    with pytest.raises(JobError) as caught:
+        codec_of(unable).require(Sampling(), {key: "c"})
+    assert str(caught.value) == f"sampling.{key}: found column c, but {reasons[key]}; leave {key} out"
+    codec_of(thinking_model).require(Sampling(), {key: "c"})
 
 
 def allowed_next(matcher: GrammarMatcher | None) -> set[int]:
