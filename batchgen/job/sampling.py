@@ -20,7 +20,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from batchgen.job.section import MAX_INT32, MAX_INT64, Section, Text, no_repeats, problem
 from batchgen.types import Grammar, Sampling
@@ -55,8 +55,14 @@ def _form(value: Any) -> str:
     return _COLUMN if is_column else _VALUE
 
 
-def _number(value: Any) -> str:
-    return _LIST if isinstance(value, list) else _ONE
+def _one_or_list(kind: type, words: str) -> Discriminator:
+    """Tells one value from a list of them; what is neither must be `words`."""
+
+    def form(value: Any) -> str | None:
+        is_one = isinstance(value, kind) and not isinstance(value, bool)
+        return _LIST if isinstance(value, list) else _ONE if is_one else None
+
+    return Discriminator(form, custom_error_type="form", custom_error_message=f"must be {words}")
 
 
 def _temperature(value: float) -> float:
@@ -85,6 +91,8 @@ def _json_schema(value: Any) -> str:
             if len(text) > MAX_SCHEMA_CHARACTERS:
                 raise problem(f"must be a JSON schema of at most {MAX_SCHEMA_CHARACTERS} characters")
         text.encode()
+    except PydanticCustomError:
+        raise
     except UnicodeEncodeError:
         raise problem("must be Unicode text, and holds a lone surrogate") from None
     except ValueError:
@@ -100,6 +108,9 @@ def _parsed_text(value: Any) -> Any:
         return value
     try:
         return json.loads(value, object_pairs_hook=_object)
+    except PydanticCustomError:
+        # It is a ValueError, and has its sentence.
+        raise
     except json.JSONDecodeError as error:
         raise problem(f"must be JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
     except ValueError:
@@ -152,10 +163,14 @@ TokenBiases = Annotated[
 ]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
 StopTexts = Annotated[
-    Annotated[StopText, Tag(_ONE)] | Annotated[list[StopText], Field(max_length=64), Tag(_LIST)], Discriminator(_number)
+    Annotated[StopText, Tag(_ONE)] | Annotated[list[StopText], Field(max_length=64), Tag(_LIST)],
+    _one_or_list(str, "text or a list of texts (in quotes, if it looks like a number or a truth value)"),
 ]
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
-TokenIds = Annotated[Annotated[TokenId, Tag(_ONE)] | Annotated[list[TokenId], Tag(_LIST)], Discriminator(_number)]
+TokenIds = Annotated[
+    Annotated[TokenId, Tag(_ONE)] | Annotated[list[TokenId], Tag(_LIST)],
+    _one_or_list(int, "a whole number or a list of whole numbers"),
+]
 JsonSchema = Annotated[str, BeforeValidator(_json_schema), WithJsonSchema({"type": ["object", "string"]})]
 Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1), AfterValidator(no_repeats)]
 

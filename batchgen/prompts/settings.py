@@ -116,7 +116,9 @@ def _biases(value: Any) -> Any:
         return {str(token): _number(bias) for token, bias in value.items()}
     if not isinstance(value, list):
         return value
-    pairs = [(pair["token_id"], pair["bias"]) for pair in value if pair is not None]
+    if None in value:
+        raise problem("must have no null among its entries")
+    pairs = [(pair["token_id"], pair["bias"]) for pair in value]
     biases = {str(token): _number(bias) for token, bias in pairs}
     if len(biases) < len(pairs):
         raise problem("must name each token id once")

@@ -11,6 +11,10 @@ from batchgen.types import Sampling
 from tests.job.builders import write_job
 
 TEXT = "must be text (in quotes, if it looks like a number or a truth value)"
+COMMA = "Expecting , delimiter"
+LONG_NUMBER = "must be JSON, and holds a number that is too long"
+STOP = "must be text or a list of texts (in quotes, if it looks like a number or a truth value)"
+STOP_IDS = "must be a whole number or a list of whole numbers"
 DURATION = "must be a duration above 0, such as 30s, 5m or a number of seconds"
 PARQUET = "must be a file whose name ends in .parquet"
 PATHS = "must be a path or a list of paths"
@@ -175,8 +179,18 @@ REFUSED: list[tuple[str, str, str]] = [
     ("sampling.frequency_penalty", "-101", "found -101, must be at least -100"),
     ("sampling.frequency_context_size", "0", "found 0, must be at least 1"),
     ("sampling.logit_bias", "{x: 1}", "must map token ids to numbers, and has the key x"),
+    ("sampling.logit_bias", '\'{"5": 1, "5": 2}\'', 'found "{"5": 1, "5": 2}", names 5 twice'),
+    ("sampling.logit_bias", "'{\"5\": 1'", f'found "{{"5": 1", must be JSON: {COMMA} (line 1, column 8)'),
+    ("sampling.logit_bias", f"'{{\"5\": {'9' * 5000}}}'", f'found "{{"5": {"9" * 51}...", {LONG_NUMBER}'),
     ("sampling.stop", "''", 'found "", must not be empty'),
+    ("sampling.stop", "null", f"found null, {STOP}"),
+    ("sampling.stop", "", f"found nothing, {STOP}"),
+    ("sampling.stop", "5", f"found 5, {STOP}"),
+    ("sampling.stop", "{a: b}", f"found a mapping, {STOP}"),
     ("sampling.stop_token_ids", "-1", "found -1, must be at least 0"),
+    ("sampling.stop_token_ids", "null", f"found null, {STOP_IDS}"),
+    ("sampling.stop_token_ids", "true", f"found true, {STOP_IDS}"),
+    ("sampling.stop_token_ids", "1.5", f"found 1.5, {STOP_IDS}"),
     ("sampling.ignore_eos", "1", "found 1, must be true or false"),
     ("sampling.n", "0", "found 0, must be at least 1"),
     ("sampling.n", "1025", "found 1025, must be at most 1024"),
@@ -188,6 +202,17 @@ REFUSED: list[tuple[str, str, str]] = [
         "'{'",
         'found "{", must be JSON: Expecting property name enclosed in double quotes (line 1, column 2)',
     ),
+    (
+        "sampling.json_schema",
+        '\'{"type": "null", "type": "string"}\'',
+        'found "{"type": "null", "type": "string"}", names type twice',
+    ),
+    (
+        "sampling.json_schema",
+        f"{{enum: [{'x' * 1_000_001}]}}",
+        "must be a JSON schema of at most 1000000 characters",
+    ),
+    ("sampling.json_schema", "{maximum: .inf}", "must be a JSON schema, whose numbers are all finite"),
     ("sampling.regex", "''", 'found "", must not be empty'),
     ("sampling.choice", "[]", "found a list, must have at least 1 entries"),
     ("sampling.coupling", "own", "found own, must be one of shared or rejection"),

@@ -84,3 +84,29 @@ def test_numbers_that_are_too_small_for_32_bits(tmp_path: Path, key: str, value:
     keys = {"temperature": column("t_own", 0.7)} | {key: column("t")}
     values = {"t": value} if key == "temperature" else {"t": value, "t_own": None}
     assert refusal_of(tmp_path, keys, **values) == f"column t, which sampling.{key} names, {message}"
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "value", "message"),
+    [
+        ("logit_bias", "text", '{"5": 1, "5": 2}', 'is "{\\"5\\": 1, \\"5\\": 2}"; names 5 twice'),
+        ("json_schema", "text", '{"a": 1, "a": 2}', 'is "{\\"a\\": 1, \\"a\\": 2}"; names a twice'),
+        (
+            "logit_bias",
+            "biases",
+            [{"token_id": 5, "bias": 1.0}, None],
+            "is a list; must have no null among its entries",
+        ),
+        ("logit_bias", "biases", [None], "is a list; must have no null among its entries"),
+        ("logit_bias", "biases", [{"token_id": 5, "bias": None}], "has at 5 null; must be a number"),
+        (
+            "stop",
+            "texts",
+            ["a", None],
+            "has at [1] null; must be text (in quotes, if it looks like a number or a truth value)",
+        ),
+    ],
+)
+def test_values_that_cannot_stand(tmp_path: Path, key: str, name: str, value: Any, message: str) -> None:
+    expected = f"column {name}, which sampling.{key} names, {message}"
+    assert refusal_of(tmp_path, {key: column(name)}, **{name: value}) == expected
