@@ -101,6 +101,10 @@ class StopMatcher(Protocol):
         """Takes the completion's next token; true if a stop string is complete with it. Never asked again after."""
         ...
 
+    def finish(self) -> bool:
+        """Whether a stop string stands in what was not looked at yet, now that no token follows. The last question."""
+        ...
+
 
 class GrammarMatcher(Protocol):
     """Where one row's completion stands in its grammar."""

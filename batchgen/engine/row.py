@@ -107,7 +107,8 @@ class Row:
             if token in end_token_ids or (matcher is not None and matcher.push(token)):
                 self.finish_reason = "stop"
             elif self.remaining_tokens == 0:
-                self.finish_reason = "length"
+                # What the matcher held back, for it could have become something else, is text now.
+                self.finish_reason = "stop" if matcher is not None and matcher.finish() else "length"
         self.logprobs += logprobs[:count]
         if self.request.grammar_matcher is not None and self.finish_reason is None:
             self.request.grammar_matcher.advance(tokens[:count])

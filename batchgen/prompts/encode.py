@@ -171,7 +171,7 @@ class Codec:
         block = self._block(request.tokens, sampling)
         shown = self._without_end(tokens, sampling)
         answer, reasoning = split_reasoning(self._text.text(shown), block)
-        if sampling.stop:
+        if sampling.stop and len(shown) >= sampling.min_tokens:
             num_barred = self._num_barred(shown[: max(0, sampling.min_tokens - 1)], block)
             answer = answer[: earliest(self._text.seen(answer), sampling.stop, num_barred)]
         return answer, reasoning

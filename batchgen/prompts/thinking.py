@@ -60,6 +60,12 @@ class AnswerStream:
         self._held = ""
         return text
 
+    def last(self, text: str) -> str:
+        """What `push` would return, and what is held back besides, if the completion ends with this text."""
+        end = copy.copy(self)
+        known = end.push(text)
+        return end._held if end._part == "head" else known
+
     def peek(self, text: str) -> str:
         """What `push` would return; nothing is taken."""
         return copy.copy(self).push(text)

@@ -74,6 +74,10 @@ class StopAt:
         self.is_complete = tuple(self.pushed[-len(self.wanted) :]) == self.wanted
         return self.is_complete
 
+    def finish(self) -> bool:
+        assert not self.is_complete
+        return False
+
 
 def counts_hold(generation: Generation) -> bool:
     """What is true of every row's counts, wherever it was cut."""
