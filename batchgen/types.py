@@ -209,7 +209,10 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One output row before the kept input columns are joined to it. `generation` is None exactly if `error` is not."""
+    """One output row before the kept input columns are joined to it.
+
+    `generation` is None exactly if `error` is not; then there is no figure of work and no seed either.
+    """
 
     key: RowKey
     completion: str | None
@@ -218,6 +221,6 @@ class Result:
     generation: Generation | None
     prompt_tokens: int | None
     queue_s: float | None
-    seed: int
+    seed: int | None
     attempt: int
     run_id: str

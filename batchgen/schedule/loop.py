@@ -125,7 +125,7 @@ class Loop:
             num_wanted -= len(missing)
             requests = self.codec.requests(prompt, [key.sample for key in missing])
             if isinstance(requests, RowError):
-                errors += [self._result(key, prompt.sampling.seed, requests) for key in missing]
+                errors += [self._result(key, requests) for key in missing]
             elif requests:
                 self._waiting.append(_Prompt(requests, read_at))
         self._finish(errors)
@@ -161,15 +161,16 @@ class Loop:
         request, waited_s = self._in_flight.pop(generation.key)
         completion, reasoning = self.codec.completion(request, generation.tokens)
         return replace(
-            self._result(generation.key, request.sampling.seed),
+            self._result(generation.key),
             completion=completion,
             reasoning=reasoning,
             generation=generation,
             prompt_tokens=generation.prompt_tokens,
             queue_s=waited_s + generation.queue_s,
+            seed=request.sampling.seed,
         )
 
-    def _result(self, key: RowKey, seed: int, error: RowError | None = None) -> Result:
+    def _result(self, key: RowKey, error: RowError | None = None) -> Result:
         return Result(
             key=key,
             completion=None,
@@ -178,7 +179,7 @@ class Loop:
             generation=None,
             prompt_tokens=None,
             queue_s=None,
-            seed=seed,
+            seed=None,
             attempt=self.options.attempt,
             run_id=self.options.run_id,
         )
