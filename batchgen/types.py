@@ -21,6 +21,7 @@ ErrorKind = Literal[
     "invalid_utf8",
     "prompt_too_long",
     "bad_sampling",
+    "grammar_failed",
 ]
 
 
@@ -119,6 +120,10 @@ class GrammarMatcher(Protocol):
 
     def advance(self, tokens: Sequence[int]) -> None:
         """Moves past tokens of the completion, an end token possibly last."""
+        ...
+
+    def failure(self, num_tokens: int) -> str | None:
+        """Why a finished completion of so many tokens had to end where its grammar does not; None if it did not."""
         ...
 
 

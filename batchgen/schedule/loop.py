@@ -9,7 +9,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from batchgen.errors import BatchgenError, EngineError, JournalError
 from batchgen.schedule.admission import Waiting, choose, look_ahead
@@ -60,12 +60,21 @@ class _Prompt:
     """A prompt of which samples wait; `requests` is never empty between rounds."""
 
     requests: list[Request]
+    place: str
     read_at: float
     is_begun: bool = False
 
     @property
     def waiting(self) -> Waiting:
         return Waiting(len(self.requests[0].tokens), len(self.requests), self.is_begun)
+
+
+class _InFlight(NamedTuple):
+    """A request that the decoder holds, the row's place for messages, and how long it waited to be admitted."""
+
+    request: Request
+    place: str
+    waited_s: float
 
 
 @dataclass(slots=True)
@@ -81,7 +90,7 @@ class Loop:
     clock: Callable[[], float]
     should_stop: Callable[[], bool]
     _waiting: deque[_Prompt] = field(default_factory=deque)
-    _in_flight: dict[RowKey, tuple[Request, float]] = field(default_factory=dict)
+    _in_flight: dict[RowKey, _InFlight] = field(default_factory=dict)
     _finished: list[Result] = field(default_factory=list)
     _last_commit: float = 0.0
     _is_exhausted: bool = False
@@ -127,7 +136,7 @@ class Loop:
             if isinstance(requests, RowError):
                 errors += [self._result(key, requests) for key in missing]
             elif requests:
-                self._waiting.append(_Prompt(requests, read_at))
+                self._waiting.append(_Prompt(requests, prompt.place, read_at))
         self._finish(errors)
 
     def _admit(self) -> None:
@@ -142,7 +151,8 @@ class Loop:
             prompt.is_begun = True
             taken, prompt.requests = prompt.requests[:num_samples], prompt.requests[num_samples:]
             admitted += [replace(request, num_following=len(prompt.requests)) for request in taken]
-            self._in_flight |= {request.key: (request, now - prompt.read_at) for request in taken}
+            waited_s = now - prompt.read_at
+            self._in_flight |= {request.key: _InFlight(request, prompt.place, waited_s) for request in taken}
         left = [prompt for prompt in self._waiting if prompt.requests]
         self._waiting = deque(sorted(left, key=lambda prompt: not prompt.is_begun))
         with _engine_errors():
@@ -158,7 +168,10 @@ class Loop:
         self._finish([self._completed(generation) for generation in generations])
 
     def _completed(self, generation: Generation) -> Result:
-        request, waited_s = self._in_flight.pop(generation.key)
+        request, place, waited_s = self._in_flight.pop(generation.key)
+        error = _grammar_error(request, generation, place)
+        if error is not None:
+            return self._result(generation.key, error)
         completion, reasoning = self.codec.completion(request, generation.tokens)
         return replace(
             self._result(generation.key),
@@ -197,6 +210,19 @@ class Loop:
         self.journal.commit(self._finished)
         self._finished = []
         self._last_commit = self.clock()
+
+
+def _grammar_error(request: Request, generation: Generation, place: str) -> RowError | None:
+    """What is wrong with a completion that ended in the middle of its grammar, though nothing asked it to."""
+    grammar, matcher = request.sampling.grammar, request.grammar_matcher
+    reason = None if matcher is None else matcher.failure(len(generation.tokens))
+    if grammar is None or reason is None:
+        return None
+    return RowError(
+        "grammar_failed",
+        f"{place}: sampling.{grammar.kind}: no token could follow after {len(generation.tokens) - 1} tokens, so the "
+        f"answer is not whole ({reason}); give the row a simpler grammar",
+    )
 
 
 @contextlib.contextmanager

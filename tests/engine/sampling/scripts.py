@@ -55,6 +55,9 @@ class ScriptedGrammar:
     def advance(self, tokens: Sequence[int]) -> None:
         self.taken += tokens
 
+    def failure(self, num_tokens: int) -> str | None:
+        return None
+
     def allows(self, tokens: Sequence[int]) -> bool:
         """Whether a whole completion follows the script."""
         return all(self.script(tokens[:place])[token] for place, token in enumerate(tokens))
