@@ -176,10 +176,6 @@ class Codec:
             answer = answer[: earliest(self._text.seen(answer), sampling.stop, num_barred)]
         return answer, reasoning
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of completion tokens, thinking and all, without an end token and other special tokens."""
-        return self._text.text(self._without_end(tokens, Sampling()))
-
     @property
     def identity(self) -> dict[str, str | bool]:
         """What of tokenizer and chat template changes answers: digests of the files and of the template in use."""

@@ -23,11 +23,6 @@ _PLAIN = re.compile("[0-9A-Za-z]")
 _NUM_TAIL_TOKENS = 16
 
 
-def seen(text: str) -> str:
-    """A text without characters at its end of which bytes may be missing; each byte may stand for one."""
-    return text.rstrip(_REPLACEMENT)
-
-
 class Detokenizer:
     """The way from tokens to text of one model's tokenizer."""
 

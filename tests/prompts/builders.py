@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from batchgen.job.spec import InputSpec, SamplingSpec
+from batchgen.prompts.encode import Codec
 from batchgen.prompts.read import InputTable
-from batchgen.types import Prompt
+from batchgen.types import Prompt, Sampling
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
@@ -52,6 +53,11 @@ def open_table(
 
 def prompts_of(path: Path | Sequence[Path], **keys: Any) -> list[Prompt]:
     return list(open_table(path, **keys).prompts())
+
+
+def decoded_text(codec: Codec, tokens: Sequence[int]) -> str:
+    """The text of a completion's tokens, thinking and all, without an end token and other special tokens."""
+    return codec._text.text(codec._without_end(tokens, Sampling()))
 
 
 def outcomes(prompts: Sequence[Prompt]) -> list[str]:

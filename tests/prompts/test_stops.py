@@ -11,6 +11,7 @@ import pytest
 from batchgen.engine.row import Row
 from batchgen.prompts.encode import Codec
 from batchgen.types import Prompt, Request, Sampling
+from tests.prompts.builders import decoded_text
 
 PIECES = [
     *("the cat", " sat", " on", " the mat", "hello", " world", " 12 + 34", "\n", "\n\n", " ", "  ", ".", ", ", "aaaa"),
@@ -57,7 +58,7 @@ class Reference:
         return "" if is_undecided else answer
 
     def all(self, num_tokens: int) -> str:
-        return self.codec.decode(self.tokens[:num_tokens])
+        return decoded_text(self.codec, self.tokens[:num_tokens])
 
     def starts(self, text: str) -> list[int]:
         """Where stop strings begin that were not complete before there were `min_tokens` tokens."""
@@ -143,12 +144,12 @@ def test_rows_end_where_a_plain_reading_ends_them(request: pytest.FixtureRequest
     for case in range(CASES):
         thinking = rng.choice([None, True, False]) if "thinking" in model else None
         tokens = generated_tokens(codec, rng, thinking)
-        stops = generated_stops(codec.decode(tokens), rng)
+        stops = generated_stops(decoded_text(codec, tokens), rng)
         min_tokens = rng.choice([0, 0, 0, 1, 2, rng.randint(0, len(tokens) + 1)])
         one = request_of(codec, stop=tuple(stops), min_tokens=min_tokens, thinking=thinking)
         reference = Reference(codec, one, tokens)
         end = end_by_matcher(one, tokens)
-        told = (case, codec.decode(tokens), stops, min_tokens, thinking)
+        told = (case, decoded_text(codec, tokens), stops, min_tokens, thinking)
         assert end == reference.end(), told
         last = len(tokens) if end is None else end
         assert codec.completion(one, tokens[:last])[0] == reference.completion(last), told
