@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 MAX_SCHEMA_CHARACTERS = 1_000_000
 
+# What the keys have that a job leaves out: values that do nothing.
+_LEFT_OUT = Sampling()
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 _GRAMMARS = ("json_schema", "regex", "choice")
 _FILTERS = ("top_p", "top_k", "min_p")
@@ -178,29 +180,29 @@ Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=
 class SamplingSpec(Section):
     """How tokens are chosen, and how many. Every key but coupling may name a column: {column: name, default: value}."""
 
-    max_tokens: OrColumn[Annotated[int, Field(ge=1, le=MAX_INT32)]] = 256
+    max_tokens: OrColumn[Annotated[int, Field(ge=1, le=MAX_INT32)]] = _LEFT_OUT.max_tokens
     """The most tokens of a completion."""
-    min_tokens: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)]] = 0
+    min_tokens: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)]] = _LEFT_OUT.min_tokens
     """No end token before the completion has so many tokens."""
-    temperature: OrColumn[Temperature] = 0.0
+    temperature: OrColumn[Temperature] = _LEFT_OUT.temperature
     """What logits are divided by; at 0 the best token is taken."""
-    top_p: OrColumn[Annotated[float, Field(ge=1e-6, le=1)]] = 1.0
+    top_p: OrColumn[Annotated[float, Field(ge=1e-6, le=1)]] = _LEFT_OUT.top_p
     """The most likely tokens that together have this probability stay."""
-    top_k: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)]] = 0
+    top_k: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)]] = _LEFT_OUT.top_k
     """So many most likely tokens stay; 0 for all."""
-    min_p: OrColumn[Annotated[float, Field(ge=0, le=1)]] = 0.0
+    min_p: OrColumn[Annotated[float, Field(ge=0, le=1)]] = _LEFT_OUT.min_p
     """Tokens of at least this share of the highest probability stay."""
-    repetition_penalty: OrColumn[Annotated[float, Field(ge=1e-3, le=100)]] = 1.0
+    repetition_penalty: OrColumn[Annotated[float, Field(ge=1e-3, le=100)]] = _LEFT_OUT.repetition_penalty
     """Above 1, tokens of the context become less likely, below 1 more."""
-    repetition_context_size: OrColumn[ContextSize] = 20
+    repetition_context_size: OrColumn[ContextSize] = _LEFT_OUT.repetition_context_size
     """How many last tokens the repetition penalty looks at."""
-    presence_penalty: OrColumn[Penalty] = 0.0
+    presence_penalty: OrColumn[Penalty] = _LEFT_OUT.presence_penalty
     """Taken from the logit of every token of the context."""
-    presence_context_size: OrColumn[ContextSize] = 20
+    presence_context_size: OrColumn[ContextSize] = _LEFT_OUT.presence_context_size
     """How many last tokens the presence penalty looks at."""
-    frequency_penalty: OrColumn[Penalty] = 0.0
+    frequency_penalty: OrColumn[Penalty] = _LEFT_OUT.frequency_penalty
     """Taken from a token's logit for each time that it stands in the context."""
-    frequency_context_size: OrColumn[ContextSize] = 20
+    frequency_context_size: OrColumn[ContextSize] = _LEFT_OUT.frequency_context_size
     """How many last tokens the frequency penalty looks at."""
     logit_bias: OrColumn[TokenBiases] = Field(default={})
     """Token ids, and what is added to the logit of each."""
@@ -208,15 +210,15 @@ class SamplingSpec(Section):
     """Text or texts; the completion ends before the earliest one in its answer."""
     stop_token_ids: OrColumn[TokenIds] = Field(default=[])
     """Token id or ids that end a completion like an end token."""
-    ignore_eos: OrColumn[bool] = False
+    ignore_eos: OrColumn[bool] = _LEFT_OUT.ignore_eos
     """Whether the model's end tokens are tokens like any other."""
-    seed: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT64)]] = 0
+    seed: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT64)]] = _LEFT_OUT.seed
     """What chance is made of, with the row's id (else its number) and the sample."""
-    n: OrColumn[Annotated[int, Field(ge=1, le=1024)]] = 1
+    n: OrColumn[Annotated[int, Field(ge=1, le=1024)]] = _LEFT_OUT.n
     """How many samples a prompt has, each an output row."""
-    thinking: OrColumn[bool | None] = None
+    thinking: OrColumn[bool | None] = _LEFT_OUT.thinking
     """Whether the chat template opens a thinking block; as the template has it if omitted."""
-    thinking_budget: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)] | None] = None
+    thinking_budget: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)] | None] = _LEFT_OUT.thinking_budget
     """The most tokens of thinking."""
     json_schema: OrColumn[JsonSchema | None] = None
     """JSON schema of the answer: a mapping, or JSON text."""

@@ -7,6 +7,7 @@ import pytest
 
 from batchgen.errors import JobError
 from batchgen.job.load import job_schema, load_job
+from batchgen.job.sampling import SamplingSpec
 from batchgen.types import Sampling
 from tests.job.builders import write_job
 
@@ -435,6 +436,10 @@ def test_a_fault_in_a_list_names_its_place(tmp_path: Path) -> None:
     with pytest.raises(JobError) as caught:
         load_job(path)
     assert str(caught.value) == f"{path}:{lines['sampling.stop']}: sampling.stop[1]: found 1, {TEXT}"
+
+
+def test_what_is_left_out_is_what_does_nothing() -> None:
+    assert SamplingSpec().defaults() == Sampling()
 
 
 def test_defaults(tmp_path: Path) -> None:
