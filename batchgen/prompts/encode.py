@@ -162,11 +162,15 @@ class Codec:
             return max_tokens
         return min(max_tokens, self.context_length - prompt_tokens)
 
-    def completion(self, request: Request, tokens: Sequence[int]) -> tuple[str, str | None]:
-        """The answer in the tokens that came of a request, and the text of its thinking block if it has one.
+    def completion(self, request: Request, tokens: Sequence[int]) -> tuple[str, str | None] | RowError:
+        """The answer in the tokens that came of a request, and the text of its thinking block if it has one; or why
+        they are none, the row's place not said.
 
         The answer ends before its earliest stop string. The end or stop token that ended the row has no text.
         """
+        error = _grammar_error(request, len(tokens))
+        if error is not None:
+            return error
         sampling = request.sampling
         block = self._block(request.tokens, sampling)
         shown = self._without_end(tokens, sampling)
@@ -316,3 +320,16 @@ class Codec:
                 f"{self._folder}: the tokenizer has {self.vocab_size} tokens and the model {self._model_vocab_size}; "
                 "they do not belong together"
             )
+
+
+def _grammar_error(request: Request, num_tokens: int) -> RowError | None:
+    """What is wrong with a completion that ended in the middle of its grammar, though nothing asked it to."""
+    grammar, matcher = request.sampling.grammar, request.grammar_matcher
+    reason = None if matcher is None else matcher.failure(num_tokens)
+    if grammar is None or reason is None:
+        return None
+    return RowError(
+        "grammar_failed",
+        f"sampling.{grammar.kind}: no token could follow after {num_tokens - 1} tokens, so the answer is not whole "
+        f"({reason}); give the row a simpler grammar",
+    )

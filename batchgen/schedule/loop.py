@@ -26,8 +26,9 @@ class Codec(Protocol):
         """What the engine needs to make these samples of a prompt, or why it cannot make any."""
         ...
 
-    def completion(self, request: Request, tokens: Sequence[int]) -> tuple[str, str | None]:
-        """The answer in the tokens that came of a request, and the text of its thinking block if it has one."""
+    def completion(self, request: Request, tokens: Sequence[int]) -> tuple[str, str | None] | RowError:
+        """The answer in the tokens that came of a request, and the text of its thinking block if it has one; or why
+        they are none, the row's place not said."""
         ...
 
 
@@ -169,10 +170,10 @@ class Loop:
 
     def _completed(self, generation: Generation) -> Result:
         request, place, waited_s = self._in_flight.pop(generation.key)
-        error = _grammar_error(request, generation, place)
-        if error is not None:
-            return self._result(generation.key, error)
-        completion, reasoning = self.codec.completion(request, generation.tokens)
+        answer = self.codec.completion(request, generation.tokens)
+        if isinstance(answer, RowError):
+            return self._result(generation.key, replace(answer, message=f"{place}: {answer.message}"))
+        completion, reasoning = answer
         return replace(
             self._result(generation.key),
             completion=completion,
@@ -210,19 +211,6 @@ class Loop:
         self.journal.commit(self._finished)
         self._finished = []
         self._last_commit = self.clock()
-
-
-def _grammar_error(request: Request, generation: Generation, place: str) -> RowError | None:
-    """What is wrong with a completion that ended in the middle of its grammar, though nothing asked it to."""
-    grammar, matcher = request.sampling.grammar, request.grammar_matcher
-    reason = None if matcher is None else matcher.failure(len(generation.tokens))
-    if grammar is None or reason is None:
-        return None
-    return RowError(
-        "grammar_failed",
-        f"{place}: sampling.{grammar.kind}: no token could follow after {len(generation.tokens) - 1} tokens, so the "
-        f"answer is not whole ({reason}); give the row a simpler grammar",
-    )
 
 
 @contextlib.contextmanager
