@@ -37,8 +37,8 @@ class TextCodec(LoopCodec, Protocol):
         """Tokens that the model can attend to; None if its configuration names none."""
         ...
 
-    def require(self, sampling: Sampling) -> None:
-        """Raises JobError if the model cannot serve a job's own sampling values."""
+    def require(self, sampling: Sampling, columns: Mapping[str, str]) -> None:
+        """Raises JobError if the model cannot serve a job's own sampling values, or the keys that name columns."""
         ...
 
     def render(self, prompt: Prompt) -> str | RowError:

@@ -77,7 +77,7 @@ def open_models(job: Job, backend: Backend) -> Models:
         drafter = backend.resolve_model(job.drafter, job.drafter_revision, "drafter")
     models = Models(model, drafter, backend.load_codec(model.path, job.input))
     backend.check_pair(model.path, models.drafter_path, models.codec.vocab_size)
-    models.codec.require(job.sampling.defaults())
+    models.codec.require(job.sampling.defaults(), job.sampling.columns())
     return models
 
 

@@ -47,7 +47,7 @@ RESULT_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("prefill_s", pa.float64(), "seconds from there to its first token"),
     ("decode_s", pa.float64(), "seconds from its first token to its last"),
     ("tokens_per_s", pa.float64(), "completion_tokens / (prefill_s + decode_s); null if that is 0 seconds"),
-    ("seed", pa.int64(), "seed of the row's sampling"),
+    ("seed", pa.int64(), "seed of the row's sampling; null on error"),
     ("attempt", pa.int32(), "how many runs of this job had started when the row was decoded, from 1"),
     ("run_id", pa.string(), "which start of the job decoded the row"),
 )

@@ -21,6 +21,7 @@ ErrorKind = Literal[
     "invalid_utf8",
     "prompt_too_long",
     "bad_sampling",
+    "grammar_failed",
 ]
 
 
@@ -101,6 +102,10 @@ class StopMatcher(Protocol):
         """Takes the completion's next token; true if a stop string is complete with it. Never asked again after."""
         ...
 
+    def finish(self) -> bool:
+        """Whether a stop string stands in what was not looked at yet, now that no token follows. The last question."""
+        ...
+
 
 class GrammarMatcher(Protocol):
     """Where one row's completion stands in its grammar."""
@@ -117,19 +122,24 @@ class GrammarMatcher(Protocol):
         """Moves past tokens of the completion, an end token possibly last."""
         ...
 
+    def failure(self, num_tokens: int) -> str | None:
+        """Why a finished completion of so many tokens had to end where its grammar does not; None if it did not."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ThinkingLimit:
     """How long a row may think: after `max_tokens` tokens of thinking, `close_token` is put.
 
-    `is_open` says that the prompt opens the thinking block; else the completion does if its first token is
-    `open_token` (None: the model has no such token), which is not counted.
+    `is_open` says that the prompt opens the thinking block; else the completion does if its first token that is none of
+    `lead_tokens` is `open_token` (None: the model has no such token). Neither that nor what stands before it counts.
     """
 
     max_tokens: int
     open_token: int | None
     close_token: int
     is_open: bool
+    lead_tokens: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +214,10 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One output row before the kept input columns are joined to it. `generation` is None exactly if `error` is not."""
+    """One output row before the kept input columns are joined to it.
+
+    `generation` is None exactly if `error` is not; then there is no figure of work and no seed either.
+    """
 
     key: RowKey
     completion: str | None
@@ -213,6 +226,6 @@ class Result:
     generation: Generation | None
     prompt_tokens: int | None
     queue_s: float | None
-    seed: int
+    seed: int | None
     attempt: int
     run_id: str

@@ -45,7 +45,7 @@ class FakeCodec:
         thinking, mark, answer = text.partition("</think>")
         return (answer, thinking.removeprefix("<think>")) if mark else (text, None)
 
-    def require(self, sampling: Sampling) -> None:
+    def require(self, sampling: Sampling, columns: Mapping[str, str]) -> None:
         self.required = sampling
 
     def render(self, prompt: Prompt) -> str | RowError:

@@ -4,6 +4,7 @@ import io
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -64,3 +65,28 @@ def test_a_drafter_changes_speed_and_nothing_else(tmp_path: Path, pair: tuple[Pa
             assert outcome.totals.accepted_tokens > 0
     assert completions["drafted"] == completions["plain"]
     assert len(dict.fromkeys(completions["plain"])) > 1
+
+
+@pytest.mark.parametrize("is_drafted", [False, True])
+def test_an_answer_that_its_grammar_leaves_no_way_on_is_an_error_row(
+    tmp_path: Path, pair: tuple[Path, Path], is_drafted: bool
+) -> None:
+    """The tokenizer has no é; the other rows go on."""
+    target, drafter = pair
+    table = pa.table({"text": ["<0>", "<1>", "<2>"], "form": ["[a-z]{5}é", "[a-z]{5}", "é|abc"]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    job = write_job(
+        tmp_path,
+        model=str(target),
+        drafter=str(drafter) if is_drafted else None,
+        sampling={"max_tokens": 24, "regex": {"column": "form"}},
+    )
+    assert run(job).exit_code == 1
+    first, *others = pq.read_table(tmp_path / "out" / "done.parquet").to_pylist()
+    assert (first["error_kind"], first["completion"], first["finish_reason"]) == ("grammar_failed", None, None)
+    assert first["error_message"] == (
+        f"{tmp_path / 'in.parquet'}: row 0: sampling.regex: no token could follow after 5 tokens, so the answer is not "
+        "whole (the model has none that goes on); give the row a simpler grammar"
+    )
+    assert [row["finish_reason"] for row in others] == ["stop", "stop"]
+    assert others[1]["completion"] == "abc"

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from batchgen.backend import MlxBackend
 from batchgen.cli import main
-from batchgen.errors import EXIT_FAILED, FingerprintError, ModelError, OutputError
+from batchgen.errors import EXIT_FAILED, FingerprintError, JobError, ModelError, OutputError
 from batchgen.job.load import load_job
 from batchgen.plan import make_plan
 from batchgen.run import Surroundings, require_startable, run_job
@@ -118,3 +119,14 @@ def test_merging_is_not_decoding_time(tmp_path: Path, monkeypatch: Any) -> None:
     backend = FakeBackend(make_decoder=lambda: FakeDecoder(on_step=step))
     outcome = _run(_job(tmp_path), backend, clock=lambda: now[0])
     assert outcome.decode_s == backend.decoders[0].steps
+
+
+def test_without_llguidance_a_job_with_a_column_of_grammars_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchgen.grammar.errors.find_spec", lambda name: None)
+    tiny = Path(__file__).parent.parent / "data" / "tiny"
+    job = _job(tmp_path, model=str(tiny), sampling={"max_tokens": 4, "regex": {"column": "task"}})
+    with pytest.raises(JobError, match=r"^sampling\.regex: needs llguidance, which is not installed"):
+        run_job(job, MlxBackend(), Surroundings(quiet=True))
+    assert not (tmp_path / "out").exists()

@@ -31,6 +31,7 @@ from batchgen.grammar import GrammarFactory
 from batchgen.job.load import load_job
 from batchgen.prompts.encode import Codec
 from batchgen.prompts.model_files import load_tokenizer, read_json, text_config
+from batchgen.prompts.text import Detokenizer
 from batchgen.report.table import figure, format_table
 from batchgen.types import Generation, Grammar, GrammarMatcher, Request, RowKey, Sampling
 from tools.sampling_figures import JOB, ROOT, Row, markdown, noise_key, read_rows
@@ -98,6 +99,9 @@ class TimedMatcher:
     def advance(self, tokens: Sequence[int]) -> None:
         self.inner.advance(tokens)
 
+    def failure(self, num_tokens: int) -> str | None:
+        return self.inner.failure(num_tokens)
+
 
 @dataclass(slots=True)
 class Side:
@@ -131,8 +135,9 @@ class Bench:
         model = ROOT / job.model
         codec = Codec.load(model, system=None, chat=job.input.chat)
         vocab_size = text_config(read_json(model / "config.json"))["vocab_size"]
-        self._factory = GrammarFactory(load_tokenizer(model), vocab_size, codec.eos_token_ids)
-        self._decode = codec.decode
+        tokenizer = load_tokenizer(model)
+        self._factory = GrammarFactory(tokenizer, vocab_size, codec.eos_token_ids)
+        self._decode = Detokenizer(tokenizer, model).text
         self._sampling = Sampling(temperature=temperature)
         prompts = _in_turn(read_rows(-(-num_rows // 3)))[:num_rows]
         self.rows = {

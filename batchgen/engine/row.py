@@ -54,6 +54,12 @@ class Row:
         before = [*self.request.tokens[start:], *self.tokens[max(0, start - num_prompt) :]]
         return before[: num_before - start]
 
+    @property
+    def may_open_thinking(self) -> bool:
+        """Whether a limited thinking block may still begin: all so far is what may stand before one."""
+        limit = self.request.thinking_limit
+        return limit is not None and not limit.is_open and limit.lead_tokens.issuperset(self.tokens)
+
     def thinking_end(self) -> tuple[int, int] | None:
         """While the row thinks within a limit: the number of the completion's token at which thinking ends, and the
         token that ends it. The token after an unlimited or closed block has no such number."""
@@ -62,8 +68,10 @@ class Row:
             return None
         if limit.is_open:
             return limit.max_tokens, limit.close_token
-        opened = self.tokens[:1] == [limit.open_token]
-        return (limit.max_tokens + 1, limit.close_token) if opened else None
+        place = next((place for place, token in enumerate(self.tokens) if token not in limit.lead_tokens), None)
+        if place is None or self.tokens[place] != limit.open_token:
+            return None
+        return place + 1 + limit.max_tokens, limit.close_token
 
     @property
     def length(self) -> int:
@@ -107,7 +115,8 @@ class Row:
             if token in end_token_ids or (matcher is not None and matcher.push(token)):
                 self.finish_reason = "stop"
             elif self.remaining_tokens == 0:
-                self.finish_reason = "length"
+                # What the matcher held back, for it could have become something else, is text now.
+                self.finish_reason = "stop" if matcher is not None and matcher.finish() else "length"
         self.logprobs += logprobs[:count]
         if self.request.grammar_matcher is not None and self.finish_reason is None:
             self.request.grammar_matcher.advance(tokens[:count])

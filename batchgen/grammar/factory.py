@@ -27,14 +27,15 @@ class GrammarFactory:
     """Makes matchers for rows of one model.
 
     `tokenizer` is a fast transformers tokenizer, or one of the tokenizers library. `vocab_size` is the model's, which
-    may be larger: the ids past the tokenizer's are never allowed. Raises ModelError if llguidance cannot read the
-    tokenizer, or the model has no end token, without which a completion could not end where its grammar does.
+    may be larger: the ids past the tokenizer's are never allowed. `eos_token_ids` are ids of the model. Raises
+    ModelError if llguidance cannot read the tokenizer, or the model has no end token, without which a completion could
+    not end where its grammar does.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos_token_ids: Collection[int]) -> None:
         from llguidance import LLTokenizer
 
-        ends = sorted(token for token in eos_token_ids if token < vocab_size)
+        ends = sorted(eos_token_ids)
         if not ends:
             raise ModelError("structured output: the model has no end token, so no completion could end")
         backend = getattr(tokenizer, "backend_tokenizer", tokenizer)

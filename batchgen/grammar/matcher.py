@@ -88,14 +88,14 @@ class TokenMatcher:
         self._num_tokens += len(tokens)
 
     def failure(self, num_tokens: int) -> str | None:
-        """Why a finished completion of so many tokens had to end where its grammar does not; None if it did not."""
+        """See `GrammarMatcher`; to be asked behind the last `fill`."""
         if self._stuck is None or num_tokens <= self._stuck.num_tokens:
             return None
         return self._stuck.reason
 
     def _reason(self) -> str:
         message = self._inner.get_error()
-        return one_line(message) if message and not has_no_way_on(message) else "no token can follow"
+        return one_line(message) if message and not has_no_way_on(message) else "the model has none that goes on"
 
     def _write(self, place: Place, mask: Words) -> None:
         """Into mask [words], what may stand at a place."""

@@ -145,6 +145,8 @@ def _fault(pointer: str, keyword: str, value: Any) -> str | None:
         return f"{json.dumps(wrong[0])} must be a schema, and is {kind_of(value[wrong[0]])}" if wrong else None
     if keyword == "items" and isinstance(value, list):
         return "must be one schema; schemas of the first items go under prefixItems"
+    if keyword == "multipleOf" and not (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
+        return "must be a number above 0"
     if keyword in ("exclusiveMinimum", "exclusiveMaximum") and isinstance(value, bool):
         return "must be a number"
     return None

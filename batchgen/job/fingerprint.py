@@ -58,10 +58,19 @@ def fingerprint(
 
 
 def _sampling_values(spec: SamplingSpec) -> dict[str, Scalar]:
-    """Every key's own value, text where it is a list or mapping, and the column of those that name one."""
-    own = {f"sampling.{key}": _scalar(value) for key, value in spec.own_values().items()}
+    """Every key's own value, text where it is a list or mapping, and the column of those that name one.
+
+    What can be written in several ways is here in one: one value or a list of it, in any order.
+    """
+    values = spec.own_values()
+    values |= {key: _as_set(values[key]) for key in ("stop", "stop_token_ids")}
+    own = {f"sampling.{key}": _scalar(value) for key, value in values.items()}
     columns = {f"sampling.{key}.column": column for key, column in spec.columns().items()}
     return own | columns | {"sampling.coupling": spec.coupling}
+
+
+def _as_set(value: Any) -> list[Any]:
+    return sorted(set(value)) if isinstance(value, list) else [value]
 
 
 def _scalar(value: Any) -> Scalar:

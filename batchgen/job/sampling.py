@@ -20,7 +20,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from batchgen.job.section import MAX_INT32, MAX_INT64, Section, Text, no_repeats, problem
 from batchgen.types import Grammar, Sampling
@@ -29,10 +29,15 @@ T = TypeVar("T")
 
 MAX_SCHEMA_CHARACTERS = 1_000_000
 
+# What the keys have that a job leaves out: values that do nothing.
+_LEFT_OUT = Sampling()
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 _GRAMMARS = ("json_schema", "regex", "choice")
 _FILTERS = ("top_p", "top_k", "min_p")
 _PENALTIES = ("repetition", "presence", "frequency")
+# Logits are divided by it in 32 bits, and must stay finite.
+_LEAST_TEMPERATURE = 1e-5
+_NO_THINKING = "thinking_budget has no effect with thinking: false; leave one of them out"
 
 # Which form of a value was taken; pydantic puts them into the place of an error, where they are no key of the job.
 _VALUE, _COLUMN, _ONE, _LIST = FORMS = ("(value)", "(column)", "(one)", "(list)")
@@ -52,8 +57,20 @@ def _form(value: Any) -> str:
     return _COLUMN if is_column else _VALUE
 
 
-def _number(value: Any) -> str:
-    return _LIST if isinstance(value, list) else _ONE
+def _one_or_list(kind: type, words: str) -> Discriminator:
+    """Tells one value from a list of them; what is neither must be `words`."""
+
+    def form(value: Any) -> str | None:
+        is_one = isinstance(value, kind) and not isinstance(value, bool)
+        return _LIST if isinstance(value, list) else _ONE if is_one else None
+
+    return Discriminator(form, custom_error_type="form", custom_error_message=f"must be {words}")
+
+
+def _temperature(value: float) -> float:
+    if 0 < value < _LEAST_TEMPERATURE:
+        raise problem(f"must be 0 or at least {_LEAST_TEMPERATURE:g}")
+    return value
 
 
 def _token_biases(biases: dict[str, float]) -> dict[str, float]:
@@ -76,6 +93,8 @@ def _json_schema(value: Any) -> str:
             if len(text) > MAX_SCHEMA_CHARACTERS:
                 raise problem(f"must be a JSON schema of at most {MAX_SCHEMA_CHARACTERS} characters")
         text.encode()
+    except PydanticCustomError:
+        raise
     except UnicodeEncodeError:
         raise problem("must be Unicode text, and holds a lone surrogate") from None
     except ValueError:
@@ -91,6 +110,9 @@ def _parsed_text(value: Any) -> Any:
         return value
     try:
         return json.loads(value, object_pairs_hook=_object)
+    except PydanticCustomError:
+        # It is a ValueError, and has its sentence.
+        raise
     except json.JSONDecodeError as error:
         raise problem(f"must be JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
     except ValueError:
@@ -121,6 +143,12 @@ def value_type(annotation: Any) -> Any:
 OrColumn = Annotated[T | FromColumn[T], _Choice()]
 ContextSize = Annotated[int, Field(ge=1, le=1024)]
 Penalty = Annotated[float, Field(ge=-100, le=100)]
+Temperature = Annotated[
+    float,
+    Field(ge=0, le=100),
+    AfterValidator(_temperature),
+    WithJsonSchema({"anyOf": [{"const": 0}, {"type": "number", "minimum": _LEAST_TEMPERATURE, "maximum": 100}]}),
+]
 TokenBiases = Annotated[
     dict[str, Annotated[float, Field(ge=-1000, le=1000)]],
     BeforeValidator(_parsed_text),
@@ -137,10 +165,14 @@ TokenBiases = Annotated[
 ]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
 StopTexts = Annotated[
-    Annotated[StopText, Tag(_ONE)] | Annotated[list[StopText], Field(max_length=64), Tag(_LIST)], Discriminator(_number)
+    Annotated[StopText, Tag(_ONE)] | Annotated[list[StopText], Field(max_length=64), Tag(_LIST)],
+    _one_or_list(str, "text or a list of texts (in quotes, if it looks like a number or a truth value)"),
 ]
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
-TokenIds = Annotated[Annotated[TokenId, Tag(_ONE)] | Annotated[list[TokenId], Tag(_LIST)], Discriminator(_number)]
+TokenIds = Annotated[
+    Annotated[TokenId, Tag(_ONE)] | Annotated[list[TokenId], Tag(_LIST)],
+    _one_or_list(int, "a whole number or a list of whole numbers"),
+]
 JsonSchema = Annotated[str, BeforeValidator(_json_schema), WithJsonSchema({"type": ["object", "string"]})]
 Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1), AfterValidator(no_repeats)]
 
@@ -148,29 +180,29 @@ Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=
 class SamplingSpec(Section):
     """How tokens are chosen, and how many. Every key but coupling may name a column: {column: name, default: value}."""
 
-    max_tokens: OrColumn[Annotated[int, Field(ge=1, le=MAX_INT32)]] = 256
+    max_tokens: OrColumn[Annotated[int, Field(ge=1, le=MAX_INT32)]] = _LEFT_OUT.max_tokens
     """The most tokens of a completion."""
-    min_tokens: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)]] = 0
+    min_tokens: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)]] = _LEFT_OUT.min_tokens
     """No end token before the completion has so many tokens."""
-    temperature: OrColumn[Annotated[float, Field(ge=0, le=100)]] = 0.0
+    temperature: OrColumn[Temperature] = _LEFT_OUT.temperature
     """What logits are divided by; at 0 the best token is taken."""
-    top_p: OrColumn[Annotated[float, Field(gt=0, le=1)]] = 1.0
+    top_p: OrColumn[Annotated[float, Field(ge=1e-6, le=1)]] = _LEFT_OUT.top_p
     """The most likely tokens that together have this probability stay."""
-    top_k: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)]] = 0
+    top_k: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)]] = _LEFT_OUT.top_k
     """So many most likely tokens stay; 0 for all."""
-    min_p: OrColumn[Annotated[float, Field(ge=0, le=1)]] = 0.0
+    min_p: OrColumn[Annotated[float, Field(ge=0, le=1)]] = _LEFT_OUT.min_p
     """Tokens of at least this share of the highest probability stay."""
-    repetition_penalty: OrColumn[Annotated[float, Field(gt=0, le=100)]] = 1.0
+    repetition_penalty: OrColumn[Annotated[float, Field(ge=1e-3, le=100)]] = _LEFT_OUT.repetition_penalty
     """Above 1, tokens of the context become less likely, below 1 more."""
-    repetition_context_size: OrColumn[ContextSize] = 20
+    repetition_context_size: OrColumn[ContextSize] = _LEFT_OUT.repetition_context_size
     """How many last tokens the repetition penalty looks at."""
-    presence_penalty: OrColumn[Penalty] = 0.0
+    presence_penalty: OrColumn[Penalty] = _LEFT_OUT.presence_penalty
     """Taken from the logit of every token of the context."""
-    presence_context_size: OrColumn[ContextSize] = 20
+    presence_context_size: OrColumn[ContextSize] = _LEFT_OUT.presence_context_size
     """How many last tokens the presence penalty looks at."""
-    frequency_penalty: OrColumn[Penalty] = 0.0
+    frequency_penalty: OrColumn[Penalty] = _LEFT_OUT.frequency_penalty
     """Taken from a token's logit for each time that it stands in the context."""
-    frequency_context_size: OrColumn[ContextSize] = 20
+    frequency_context_size: OrColumn[ContextSize] = _LEFT_OUT.frequency_context_size
     """How many last tokens the frequency penalty looks at."""
     logit_bias: OrColumn[TokenBiases] = Field(default={})
     """Token ids, and what is added to the logit of each."""
@@ -178,15 +210,15 @@ class SamplingSpec(Section):
     """Text or texts; the completion ends before the earliest one in its answer."""
     stop_token_ids: OrColumn[TokenIds] = Field(default=[])
     """Token id or ids that end a completion like an end token."""
-    ignore_eos: OrColumn[bool] = False
+    ignore_eos: OrColumn[bool] = _LEFT_OUT.ignore_eos
     """Whether the model's end tokens are tokens like any other."""
-    seed: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT64)]] = 0
+    seed: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT64)]] = _LEFT_OUT.seed
     """What chance is made of, with the row's id (else its number) and the sample."""
-    n: OrColumn[Annotated[int, Field(ge=1, le=1024)]] = 1
+    n: OrColumn[Annotated[int, Field(ge=1, le=1024)]] = _LEFT_OUT.n
     """How many samples a prompt has, each an output row."""
-    thinking: OrColumn[bool | None] = None
+    thinking: OrColumn[bool | None] = _LEFT_OUT.thinking
     """Whether the chat template opens a thinking block; as the template has it if omitted."""
-    thinking_budget: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)] | None] = None
+    thinking_budget: OrColumn[Annotated[int, Field(ge=0, le=MAX_INT32)] | None] = _LEFT_OUT.thinking_budget
     """The most tokens of thinking."""
     json_schema: OrColumn[JsonSchema | None] = None
     """JSON schema of the answer: a mapping, or JSON text."""
@@ -221,6 +253,11 @@ class SamplingSpec(Section):
             return value
         return type(self).model_fields[key].default if value.default is None else value.default
 
+    def _is_given(self, key: str) -> bool:
+        """Whether the job itself says what a key is, at least for rows whose column is null."""
+        value = getattr(self, key)
+        return not isinstance(value, FromColumn) or value.default is not None
+
     def _is_left(self, key: str) -> bool:
         """Whether a key has the value that does nothing."""
         return bool(getattr(self, key) == type(self).model_fields[key].default)
@@ -235,9 +272,8 @@ class SamplingSpec(Section):
             if self._is_left(f"{name}_penalty") and not self._is_left(f"{name}_context_size"):
                 raise problem(f"{name}_context_size has no effect without {name}_penalty")
         if self.thinking is False and self.thinking_budget is not None:
-            raise problem("thinking_budget has no effect with thinking: false")
-        columns = self.columns()
-        reason = contradiction({key: value for key, value in self.own_values().items() if key not in columns})
+            raise problem(_NO_THINKING)
+        reason = contradiction({key: value for key, value in self.own_values().items() if self._is_given(key)})
         if reason is not None:
             raise problem(reason)
         return self
@@ -255,6 +291,8 @@ def contradiction(values: Mapping[str, Any]) -> str | None:
         return f"{grammars[0]} says where a completion ends, and ignore_eos that it goes on"
     if grammars and least > 0:
         return f"{grammars[0]} says where a completion ends, and min_tokens where it may not"
+    if values.get("thinking") is False and values.get("thinking_budget") is not None:
+        return _NO_THINKING
     return None
 
 

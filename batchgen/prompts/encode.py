@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from batchgen.errors import JobError, ModelError
@@ -40,6 +41,8 @@ from batchgen.types import (
     ThinkingLimit,
 )
 
+_GRAMMARS = ("json_schema", "regex", "choice")
+
 
 class Codec:
     """The tokenizer of one model, set up for one job. `chat` says whether text prompts go through the chat template."""
@@ -58,7 +61,9 @@ class Codec:
         self.context_length = config_int(config, "max_position_embeddings")
         # mlx-lm ends at the tokenizer's own end token too, whatever the configuration names.
         own_end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
-        self.eos_token_ids = end_tokens(folder, config) | frozenset(own_end)
+        ends = end_tokens(folder, config) | frozenset(own_end)
+        # Some models name ids that they do not have; an array over the vocabulary has no place for these.
+        self.eos_token_ids = frozenset(token for token in ends if 0 <= token < self._model_vocab_size)
         self._open_token = vocabulary.get(OPEN)
         self._close_token = vocabulary.get(CLOSE)
         self._thinks = self._close_token is not None or CLOSE in str(tokenizer.chat_template)
@@ -86,9 +91,15 @@ class Codec:
         """Loads it as the job's input needs it: conversations always take the chat template."""
         return cls.load(folder, system=spec.system, chat=True if spec.messages is not None else spec.chat)
 
-    def require(self, sampling: Sampling) -> None:
-        """Raises JobError if the model cannot serve a job's own sampling values."""
+    def require(self, sampling: Sampling, columns: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Raises JobError if the model, or what is installed here, cannot serve a job's own sampling values, or any
+        value of the keys that name columns: what concerns these keys as a whole is no row's fault."""
+        for key in _GRAMMARS:
+            if key in columns or (sampling.grammar is not None and sampling.grammar.kind == key):
+                self._grammars.require(f"sampling.{key}")
         refusal = self._refusal(sampling)
+        for key, column in columns.items():
+            refusal = refusal or self._key_refusal(key, f"column {column}")
         if refusal is not None:
             raise JobError(refusal)
 
@@ -151,23 +162,23 @@ class Codec:
             return max_tokens
         return min(max_tokens, self.context_length - prompt_tokens)
 
-    def completion(self, request: Request, tokens: Sequence[int]) -> tuple[str, str | None]:
-        """The answer in the tokens that came of a request, and the text of its thinking block if it has one.
+    def completion(self, request: Request, tokens: Sequence[int]) -> tuple[str, str | None] | RowError:
+        """The answer in the tokens that came of a request, and the text of its thinking block if it has one; or why
+        they are none, the row's place not said.
 
         The answer ends before its earliest stop string. The end or stop token that ended the row has no text.
         """
+        error = _grammar_error(request, len(tokens))
+        if error is not None:
+            return error
         sampling = request.sampling
         block = self._block(request.tokens, sampling)
         shown = self._without_end(tokens, sampling)
         answer, reasoning = split_reasoning(self._text.text(shown), block)
-        if sampling.stop:
+        if sampling.stop and len(shown) >= sampling.min_tokens:
             num_barred = self._num_barred(shown[: max(0, sampling.min_tokens - 1)], block)
             answer = answer[: earliest(self._text.seen(answer), sampling.stop, num_barred)]
         return answer, reasoning
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of completion tokens, thinking and all, without an end token and other special tokens."""
-        return self._text.text(self._without_end(tokens, Sampling()))
 
     @property
     def identity(self) -> dict[str, str | bool]:
@@ -206,7 +217,9 @@ class Codec:
         if sampling.thinking_budget is None or block == "none":
             return None
         assert self._close_token is not None
-        return ThinkingLimit(sampling.thinking_budget, self._open_token, self._close_token, block == "open")
+        # Under a grammar a block is opened by the first token or not at all.
+        lead = self._text.blank_tokens if sampling.grammar is None else frozenset[int]()
+        return ThinkingLimit(sampling.thinking_budget, self._open_token, self._close_token, block == "open", lead)
 
     def _block(self, prompt_tokens: Sequence[int], sampling: Sampling) -> Block:
         """Whether a completion of this prompt can have a thinking block: for text, stop strings, grammar and budget.
@@ -223,8 +236,11 @@ class Codec:
 
     def _without_end(self, tokens: Sequence[int], sampling: Sampling) -> Sequence[int]:
         """A completion's tokens without the one that ended it."""
-        ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
-        return tokens[:-1] if tokens and tokens[-1] in ends else tokens
+        return tokens[:-1] if tokens and tokens[-1] in self._end_tokens(sampling) else tokens
+
+    def _end_tokens(self, sampling: Sampling) -> frozenset[int]:
+        """Tokens that end a row: the model's own, unless they are ignored, and the row's."""
+        return frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
 
     def _num_barred(self, tokens: Sequence[int], block: Block) -> int:
         """How many characters of an answer had come, at most, by each of a completion's first tokens."""
@@ -241,22 +257,32 @@ class Codec:
 
     def _refusal(self, sampling: Sampling) -> str | None:
         """What of some sampling values the model cannot serve, behind its key, and what to do; None if all is well."""
-        refusal = self._thinking_refusal(sampling) or self._token_refusal(sampling)
+        refusal = self._thinking_refusal(sampling) or self._token_refusal(sampling) or self._end_refusal(sampling)
         if refusal is None and sampling.grammar is not None:
             refusal = self._grammars.refusal(sampling.grammar)
         return refusal
 
     def _thinking_refusal(self, sampling: Sampling) -> str | None:
-        if sampling.thinking is not None and not (self._template is not None and self._template.reads_thinking):
-            found = f"sampling.thinking: found {str(sampling.thinking).lower()}, but"
-            if self._template is None:
-                return f"{found} no chat template is in use that could be told; leave thinking out"
-            return f"{found} the model's chat template does not read enable_thinking; leave thinking out"
-        if sampling.thinking_budget is not None and self._close_token is None:
-            return (
-                f"sampling.thinking_budget: found {sampling.thinking_budget}, but the model's tokenizer has no token "
-                f"{CLOSE} to end thinking with; leave thinking_budget out"
-            )
+        given = {"thinking": sampling.thinking, "thinking_budget": sampling.thinking_budget}
+        refusals = (self._key_refusal(key, str(value).lower()) for key, value in given.items() if value is not None)
+        return next(filter(None, refusals), None)
+
+    def _key_refusal(self, key: str, found: str) -> str | None:
+        """Why the model cannot serve any value of a key, with the one that was found."""
+        reasons = {"thinking": self._no_thinking, "thinking_budget": self._no_budget}
+        reason = reasons[key]() if key in reasons else None
+        return None if reason is None else f"sampling.{key}: found {found}, but {reason}; leave {key} out"
+
+    def _no_thinking(self) -> str | None:
+        if self._template is None:
+            return "no chat template is in use that could be told"
+        return None if self._template.reads_thinking else "the model's chat template does not read enable_thinking"
+
+    def _no_budget(self) -> str | None:
+        if self._close_token is None:
+            return f"the model's tokenizer has no token {CLOSE} to end thinking with"
+        if self._open_token is None:
+            return f"the model's tokenizer has no token {OPEN} by which to tell that thinking begins"
         return None
 
     def _token_refusal(self, sampling: Sampling) -> str | None:
@@ -271,9 +297,39 @@ class Codec:
                 return f"sampling.{key}: found token id {highest}, must be at most {last}, the model's last"
         return None
 
+    def _end_refusal(self, sampling: Sampling) -> str | None:
+        """Where min_tokens bars every token that may stand."""
+        least, budget = sampling.min_tokens, sampling.thinking_budget
+        ends = self._end_tokens(sampling) if least else frozenset[int]()
+        if len(ends) >= self._model_vocab_size:
+            return (
+                f"sampling.min_tokens: found {least}, but every token of the model is an end token or one of "
+                "stop_token_ids, so none may stand before; name fewer stop_token_ids"
+            )
+        if budget is not None and budget < least and self._close_token in ends:
+            return (
+                f"sampling.thinking_budget: found {budget}, but the token {CLOSE} that must stand then ends the row, "
+                f"and min_tokens bars that before {least} tokens; take {self._close_token} out of stop_token_ids, or "
+                f"lower min_tokens to {budget}"
+            )
+        return None
+
     def _require_fit(self) -> None:
         if self.vocab_size > self._model_vocab_size:
             raise ModelError(
                 f"{self._folder}: the tokenizer has {self.vocab_size} tokens and the model {self._model_vocab_size}; "
                 "they do not belong together"
             )
+
+
+def _grammar_error(request: Request, num_tokens: int) -> RowError | None:
+    """What is wrong with a completion that ended in the middle of its grammar, though nothing asked it to."""
+    grammar, matcher = request.sampling.grammar, request.grammar_matcher
+    reason = None if matcher is None else matcher.failure(num_tokens)
+    if grammar is None or reason is None:
+        return None
+    return RowError(
+        "grammar_failed",
+        f"sampling.{grammar.kind}: no token could follow after {num_tokens - 1} tokens, so the answer is not whole "
+        f"({reason}); give the row a simpler grammar",
+    )

@@ -21,18 +21,25 @@ class Grammars:
         self._eos_token_ids = eos_token_ids
         self._open_token = open_token
 
-    def refusal(self, grammar: Grammar) -> str | None:
-        """Why no completion of this model can be held to a grammar, behind its key; None if one can."""
-        from batchgen.grammar import GrammarError, require_llguidance
+    def require(self, key: str) -> None:
+        """Raises JobError, naming the job's key, if no completion can be held to any grammar, for want of llguidance or
+        because of the model."""
+        from batchgen.grammar import require_llguidance
 
-        key = f"sampling.{grammar.kind}"
+        require_llguidance(key)
         try:
-            require_llguidance(key)
+            _ = self._factory
+        except ModelError as error:
+            raise JobError(f"{key}: {error}") from error
+
+    def refusal(self, grammar: Grammar) -> str | None:
+        """Why no completion can be held to this grammar, behind its key; None if one can. Asked after `require`."""
+        from batchgen.grammar import GrammarError
+
+        try:
             self._factory.matcher(grammar)
-        except JobError as error:
-            return str(error)
-        except (GrammarError, ModelError) as error:
-            return f"{key}: {error}"
+        except GrammarError as error:
+            return f"sampling.{grammar.kind}: {error}"
         return None
 
     def matcher(self, grammar: Grammar, block: Block) -> GrammarMatcher:

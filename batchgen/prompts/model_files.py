@@ -72,13 +72,17 @@ def tokenizer_digest(folder: Path) -> str:
 
 
 def end_tokens(folder: Path, config: dict[str, Any]) -> frozenset[int]:
-    """`eos_token_id` of generation_config.json, else of config.json (or its text_config); empty if none names one."""
+    """`eos_token_id` of generation_config.json, else of config.json (or its text_config); empty if none names one.
+
+    The ids as they stand there, also such as the model does not have; what is no whole number is left out.
+    """
     path = folder / "generation_config.json"
     generation = read_json(path) if path.exists() else {}
     for source in (generation, config, text_config(config)):
         value = source.get("eos_token_id")
         if value is not None:
-            return frozenset(value if isinstance(value, list) else [value])
+            ids = value if isinstance(value, list) else [value]
+            return frozenset(token for token in ids if isinstance(token, int) and not isinstance(token, bool))
     return frozenset()
 
 

@@ -56,10 +56,11 @@ class SamplingReader:
                 given[key] = _checked(key, value)
             except _RefusedError as error:
                 return RowError(error.kind, f"{place}: column {name}, which sampling.{key} names, {error}")
-        if not given:
-            return self._defaults
-        reason = contradiction(self._own | given)
-        return to_sampling(self._own | given) if reason is None else RowError("bad_sampling", f"{place}: {reason}")
+        resolved = self._own | given
+        reason = contradiction(resolved) if self._names else None
+        if reason is not None:
+            return RowError("bad_sampling", f"{place}: {reason}")
+        return to_sampling(resolved) if given else self._defaults
 
     def num_samples(self, value: Any) -> int:
         """How many output rows a row with this value of `n_column` has; one, if the value cannot stand."""
@@ -115,7 +116,9 @@ def _biases(value: Any) -> Any:
         return {str(token): _number(bias) for token, bias in value.items()}
     if not isinstance(value, list):
         return value
-    pairs = [(pair["token_id"], pair["bias"]) for pair in value if pair is not None]
+    if None in value:
+        raise problem("must have no null among its entries")
+    pairs = [(pair["token_id"], pair["bias"]) for pair in value]
     biases = {str(token): _number(bias) for token, bias in pairs}
     if len(biases) < len(pairs):
         raise problem("must name each token id once")

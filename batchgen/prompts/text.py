@@ -6,6 +6,7 @@ text is dropped, as mlx-lm does.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,8 @@ _NUM_LEAD = 4
 # Tokens are decoded together up to here before the ones that are settled are let go.
 _MAX_WINDOW = 16
 _BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
+_PLAIN = re.compile("[0-9A-Za-z]")
 _NUM_TAIL_TOKENS = 16
-
-
-def seen(text: str) -> str:
-    """A text without characters at its end of which bytes may be missing; each byte may stand for one."""
-    return text.rstrip(_REPLACEMENT)
 
 
 class Detokenizer:
@@ -45,6 +42,14 @@ class Detokenizer:
         """A text without a character at its end of which bytes may be missing."""
         # Where bytes have tokens of their own, a run of them that is no text yet has a replacement for each.
         return text.rstrip(_REPLACEMENT) if self._byte_tokens else text.removesuffix(_REPLACEMENT)
+
+    @cached_property
+    def blank_tokens(self) -> frozenset[int]:
+        """Tokens that show nothing, or white space alone."""
+        names: Mapping[str, int] = self._tokenizer.get_vocab()
+        # A name with a plain letter or digit is none of white space, unless it is that of a byte.
+        suspects = [token for name, token in names.items() if not _PLAIN.search(name)]
+        return self._hidden | {token for token in {*suspects, *self._byte_tokens} if not self.raw_text([token]).strip()}
 
     def stream(self) -> "TextStream":
         """The same text for tokens of one completion that come one by one."""

@@ -1,7 +1,7 @@
 """The block of text in which a model thinks before it answers, and how an answer is told from it.
 
-A block stands at the beginning of a completion only; the prompt may have opened it. Line ends behind it belong to
-neither part.
+A block stands at the beginning of a completion only, behind nothing but white space; the prompt may have opened it.
+Line ends behind it belong to neither part.
 """
 
 import copy
@@ -59,6 +59,12 @@ class AnswerStream:
                 self._part = "answer"
         self._held = ""
         return text
+
+    def last(self, text: str) -> str:
+        """What `push` would return, and what is held back besides, if the completion ends with this text."""
+        end = copy.copy(self)
+        known = end.push(text)
+        return end._held if end._part == "head" else known
 
     def peek(self, text: str) -> str:
         """What `push` would return; nothing is taken."""

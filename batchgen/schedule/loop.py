@@ -9,7 +9,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from batchgen.errors import BatchgenError, EngineError, JournalError
 from batchgen.schedule.admission import Waiting, choose, look_ahead
@@ -26,8 +26,9 @@ class Codec(Protocol):
         """What the engine needs to make these samples of a prompt, or why it cannot make any."""
         ...
 
-    def completion(self, request: Request, tokens: Sequence[int]) -> tuple[str, str | None]:
-        """The answer in the tokens that came of a request, and the text of its thinking block if it has one."""
+    def completion(self, request: Request, tokens: Sequence[int]) -> tuple[str, str | None] | RowError:
+        """The answer in the tokens that came of a request, and the text of its thinking block if it has one; or why
+        they are none, the row's place not said."""
         ...
 
 
@@ -60,12 +61,21 @@ class _Prompt:
     """A prompt of which samples wait; `requests` is never empty between rounds."""
 
     requests: list[Request]
+    place: str
     read_at: float
     is_begun: bool = False
 
     @property
     def waiting(self) -> Waiting:
         return Waiting(len(self.requests[0].tokens), len(self.requests), self.is_begun)
+
+
+class _InFlight(NamedTuple):
+    """A request that the decoder holds, the row's place for messages, and how long it waited to be admitted."""
+
+    request: Request
+    place: str
+    waited_s: float
 
 
 @dataclass(slots=True)
@@ -81,7 +91,7 @@ class Loop:
     clock: Callable[[], float]
     should_stop: Callable[[], bool]
     _waiting: deque[_Prompt] = field(default_factory=deque)
-    _in_flight: dict[RowKey, tuple[Request, float]] = field(default_factory=dict)
+    _in_flight: dict[RowKey, _InFlight] = field(default_factory=dict)
     _finished: list[Result] = field(default_factory=list)
     _last_commit: float = 0.0
     _is_exhausted: bool = False
@@ -125,9 +135,9 @@ class Loop:
             num_wanted -= len(missing)
             requests = self.codec.requests(prompt, [key.sample for key in missing])
             if isinstance(requests, RowError):
-                errors += [self._result(key, prompt.sampling.seed, requests) for key in missing]
+                errors += [self._result(key, requests) for key in missing]
             elif requests:
-                self._waiting.append(_Prompt(requests, read_at))
+                self._waiting.append(_Prompt(requests, prompt.place, read_at))
         self._finish(errors)
 
     def _admit(self) -> None:
@@ -142,7 +152,8 @@ class Loop:
             prompt.is_begun = True
             taken, prompt.requests = prompt.requests[:num_samples], prompt.requests[num_samples:]
             admitted += [replace(request, num_following=len(prompt.requests)) for request in taken]
-            self._in_flight |= {request.key: (request, now - prompt.read_at) for request in taken}
+            waited_s = now - prompt.read_at
+            self._in_flight |= {request.key: _InFlight(request, prompt.place, waited_s) for request in taken}
         left = [prompt for prompt in self._waiting if prompt.requests]
         self._waiting = deque(sorted(left, key=lambda prompt: not prompt.is_begun))
         with _engine_errors():
@@ -158,18 +169,22 @@ class Loop:
         self._finish([self._completed(generation) for generation in generations])
 
     def _completed(self, generation: Generation) -> Result:
-        request, waited_s = self._in_flight.pop(generation.key)
-        completion, reasoning = self.codec.completion(request, generation.tokens)
+        request, place, waited_s = self._in_flight.pop(generation.key)
+        answer = self.codec.completion(request, generation.tokens)
+        if isinstance(answer, RowError):
+            return self._result(generation.key, replace(answer, message=f"{place}: {answer.message}"))
+        completion, reasoning = answer
         return replace(
-            self._result(generation.key, request.sampling.seed),
+            self._result(generation.key),
             completion=completion,
             reasoning=reasoning,
             generation=generation,
             prompt_tokens=generation.prompt_tokens,
             queue_s=waited_s + generation.queue_s,
+            seed=request.sampling.seed,
         )
 
-    def _result(self, key: RowKey, seed: int, error: RowError | None = None) -> Result:
+    def _result(self, key: RowKey, error: RowError | None = None) -> Result:
         return Result(
             key=key,
             completion=None,
@@ -178,7 +193,7 @@ class Loop:
             generation=None,
             prompt_tokens=None,
             queue_s=None,
-            seed=seed,
+            seed=None,
             attempt=self.options.attempt,
             run_id=self.options.run_id,
         )

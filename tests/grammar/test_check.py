@@ -38,6 +38,10 @@ SCHEMAS = [
     ({"items": [{}]}, "at #/items: must be one schema; schemas of the first items go under prefixItems"),
     ({"$defs": []}, "at #/$defs: must be an object, and is a list"),
     ({"exclusiveMinimum": True}, "at #/exclusiveMinimum: must be a number"),
+    *(
+        ({"properties": {"a": {"multipleOf": value}}}, "at #/properties/a/multipleOf: must be a number above 0")
+        for value in (0, -1, -0.5, 0.0, True, "1", None)
+    ),
     ({"type": "string", "pattern": "a("}, 'at #: unclosed group, at character 2 of "a("'),
     (
         {"type": "array", "items": {"$ref": "#/$defs/s"}, "$defs": {"s": {"type": "string", "format": "zork"}}},

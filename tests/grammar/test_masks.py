@@ -188,7 +188,7 @@ def test_a_completion_that_no_token_can_go_on_ends_and_says_why() -> None:
     assert matcher.fill(tokens("a"), masks) == 1
     assert tokens_of(masks[1]) == ENDS
     assert matcher.failure(1) is None
-    assert matcher.failure(2) == "no token can follow"
+    assert matcher.failure(2) == "the model has none that goes on"
     assert allowed(matcher) == set(tokens("a", "b", "bc"))
     assert matcher.failure(2) is None
 

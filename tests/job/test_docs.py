@@ -2,6 +2,7 @@
 
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
 
@@ -49,7 +50,7 @@ def test_every_key_stands_there_with_its_default() -> None:
             assert default not in ("required", ""), key
 
 
-def bounds(schema: Any) -> list[int]:
+def bounds(schema: Any) -> list[int | float]:
     """All limits of numbers in a value's schema."""
     if isinstance(schema, list):
         return [bound for part in schema for bound in bounds(part)]
@@ -64,7 +65,7 @@ def test_every_range_stands_there() -> None:
     documented = rows_of("Keys")
     for key, (info, _) in schema_keys().items():
         for bound in bounds(info.get("anyOf", [info])[0]):
-            assert str(bound) in re.findall(r"-?\d+", documented[key][0]), key
+            assert Decimal(str(bound)) in map(Decimal, re.findall(r"-?\d+(?:\.\d+)?", documented[key][0])), key
 
 
 def test_every_kind_of_error_row_stands_there() -> None:

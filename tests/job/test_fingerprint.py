@@ -49,6 +49,24 @@ def test_what_changes_answers(tmp_path: Path, values: dict[str, str | None], lin
 
 
 @pytest.mark.parametrize(
+    ("key", "forms"),
+    [
+        ("sampling.stop", ["zz", "[zz]", "[zz, zz]"]),
+        ("sampling.stop", ["{column: c, default: zz}", "{column: c, default: [zz]}"]),
+        ("sampling.stop", ["[a, b]", "[b, a]"]),
+        ("sampling.stop_token_ids", ["5", "[5]"]),
+        ("sampling.stop_token_ids", ["[5, 10]", "[10, 5, 10]"]),
+        ("sampling.logit_bias", ["{'5': 1, '6': 2.5}", """'{"6": 2.5, "5": 1.0}'"""]),
+        ("sampling.json_schema", ["{type: 'null'}", """'{ "type" : "null" }'"""]),
+        ("sampling.temperature", ["1", "1.0"]),
+    ],
+)
+def test_one_value_written_in_several_ways_is_one(tmp_path: Path, key: str, forms: list[str]) -> None:
+    first, *others = (of(tmp_path, {key: form}) for form in forms)
+    assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize(
     "values",
     [
         {"name": "other"},

@@ -7,11 +7,16 @@ import pytest
 
 from batchgen.errors import JobError
 from batchgen.job.load import job_schema, load_job
+from batchgen.job.sampling import SamplingSpec
 from batchgen.job.spec import WeightsSpec
 from batchgen.types import Sampling
 from tests.job.builders import write_job
 
 TEXT = "must be text (in quotes, if it looks like a number or a truth value)"
+COMMA = "Expecting , delimiter"
+LONG_NUMBER = "must be JSON, and holds a number that is too long"
+STOP = "must be text or a list of texts (in quotes, if it looks like a number or a truth value)"
+STOP_IDS = "must be a whole number or a list of whole numbers"
 DURATION = "must be a duration above 0, such as 30s, 5m or a number of seconds"
 PARQUET = "must be a file whose name ends in .parquet"
 PATHS = "must be a path or a list of paths"
@@ -54,6 +59,8 @@ TAKEN: list[tuple[str, str, Any]] = [
     ("sampling.temperature", "1", 1.0),
     ("sampling.min_tokens", "3", 3),
     ("sampling.top_p", "0.9", 0.9),
+    ("sampling.top_p", "1e-6", 1e-6),
+    ("sampling.repetition_penalty", "0.001", 0.001),
     ("sampling.top_k", "40", 40),
     ("sampling.min_p", "0.05", 0.05),
     ("sampling.repetition_penalty", "1.1", 1.1),
@@ -160,20 +167,34 @@ REFUSED: list[tuple[str, str, str]] = [
     ("sampling.temperature", "-1", "found -1, must be at least 0"),
     ("sampling.temperature", "101", "found 101, must be at most 100"),
     ("sampling.min_tokens", "-1", "found -1, must be at least 0"),
-    ("sampling.top_p", "0", "found 0, must be above 0"),
+    ("sampling.temperature", "1e-39", "found 1e-39, must be 0 or at least 1e-05"),
+    ("sampling.temperature", "0.000009", "found 0.000009, must be 0 or at least 1e-05"),
+    ("sampling.top_p", "0", "found 0, must be at least 1e-06"),
+    ("sampling.top_p", "1e-46", "found 1e-46, must be at least 1e-06"),
     ("sampling.top_p", "1.1", "found 1.1, must be at most 1"),
     ("sampling.top_k", "-1", "found -1, must be at least 0"),
     ("sampling.top_k", "1.5", "found 1.5, must be a whole number"),
     ("sampling.min_p", "1.5", "found 1.5, must be at most 1"),
-    ("sampling.repetition_penalty", "0", "found 0, must be above 0"),
+    ("sampling.repetition_penalty", "0", "found 0, must be at least 0.001"),
+    ("sampling.repetition_penalty", "1e-46", "found 1e-46, must be at least 0.001"),
     ("sampling.repetition_context_size", "0", "found 0, must be at least 1"),
     ("sampling.presence_penalty", "101", "found 101, must be at most 100"),
     ("sampling.presence_context_size", "1025", "found 1025, must be at most 1024"),
     ("sampling.frequency_penalty", "-101", "found -101, must be at least -100"),
     ("sampling.frequency_context_size", "0", "found 0, must be at least 1"),
     ("sampling.logit_bias", "{x: 1}", "must map token ids to numbers, and has the key x"),
+    ("sampling.logit_bias", '\'{"5": 1, "5": 2}\'', 'found "{"5": 1, "5": 2}", names 5 twice'),
+    ("sampling.logit_bias", "'{\"5\": 1'", f'found "{{"5": 1", must be JSON: {COMMA} (line 1, column 8)'),
+    ("sampling.logit_bias", f"'{{\"5\": {'9' * 5000}}}'", f'found "{{"5": {"9" * 51}...", {LONG_NUMBER}'),
     ("sampling.stop", "''", 'found "", must not be empty'),
+    ("sampling.stop", "null", f"found null, {STOP}"),
+    ("sampling.stop", "", f"found nothing, {STOP}"),
+    ("sampling.stop", "5", f"found 5, {STOP}"),
+    ("sampling.stop", "{a: b}", f"found a mapping, {STOP}"),
     ("sampling.stop_token_ids", "-1", "found -1, must be at least 0"),
+    ("sampling.stop_token_ids", "null", f"found null, {STOP_IDS}"),
+    ("sampling.stop_token_ids", "true", f"found true, {STOP_IDS}"),
+    ("sampling.stop_token_ids", "1.5", f"found 1.5, {STOP_IDS}"),
     ("sampling.ignore_eos", "1", "found 1, must be true or false"),
     ("sampling.n", "0", "found 0, must be at least 1"),
     ("sampling.n", "1025", "found 1025, must be at most 1024"),
@@ -185,6 +206,17 @@ REFUSED: list[tuple[str, str, str]] = [
         "'{'",
         'found "{", must be JSON: Expecting property name enclosed in double quotes (line 1, column 2)',
     ),
+    (
+        "sampling.json_schema",
+        '\'{"type": "null", "type": "string"}\'',
+        'found "{"type": "null", "type": "string"}", names type twice',
+    ),
+    (
+        "sampling.json_schema",
+        f"{{enum: [{'x' * 1_000_001}]}}",
+        "must be a JSON schema of at most 1000000 characters",
+    ),
+    ("sampling.json_schema", "{maximum: .inf}", "must be a JSON schema, whose numbers are all finite"),
     ("sampling.regex", "''", 'found "", must not be empty'),
     ("sampling.choice", "[]", "found a list, must have at least 1 entries"),
     ("sampling.coupling", "own", "found own, must be one of shared or rejection"),
@@ -234,7 +266,24 @@ SAMPLING_FAULTS: list[tuple[dict[str, str | None], str]] = [
     ),
     (
         {"sampling.thinking": "false", "sampling.thinking_budget": "5"},
-        "thinking_budget has no effect with thinking: false",
+        "thinking_budget has no effect with thinking: false; leave one of them out",
+    ),
+    (
+        {"sampling.thinking": "false", "sampling.thinking_budget": "{column: b}"},
+        "thinking_budget has no effect with thinking: false; leave one of them out",
+    ),
+    # What rows have whose columns are null.
+    (
+        {"sampling.regex": "{column: r, default: a+}", "sampling.choice": "{column: c, default: [x]}"},
+        "must have only one of json_schema, regex, choice, and has regex and choice",
+    ),
+    (
+        {"sampling.min_tokens": "{column: m, default: 50}", "sampling.max_tokens": "10"},
+        "min_tokens is 50, and max_tokens only 10",
+    ),
+    (
+        {"sampling.thinking": "{column: t, default: false}", "sampling.thinking_budget": "{column: b, default: 3}"},
+        "thinking_budget has no effect with thinking: false; leave one of them out",
     ),
     ({"sampling.min_tokens": "9", "sampling.max_tokens": "8"}, "min_tokens is 9, and max_tokens only 8"),
     (
@@ -394,6 +443,10 @@ def test_a_fault_in_a_list_names_its_place(tmp_path: Path) -> None:
     with pytest.raises(JobError) as caught:
         load_job(path)
     assert str(caught.value) == f"{path}:{lines['sampling.stop']}: sampling.stop[1]: found 1, {TEXT}"
+
+
+def test_what_is_left_out_is_what_does_nothing() -> None:
+    assert SamplingSpec().defaults() == Sampling()
 
 
 def test_defaults(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from batchgen.job.spec import InputSpec, SamplingSpec
+from batchgen.prompts.encode import Codec
 from batchgen.prompts.read import InputTable
-from batchgen.types import Prompt
+from batchgen.types import Prompt, Sampling
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
@@ -54,12 +55,18 @@ def prompts_of(path: Path | Sequence[Path], **keys: Any) -> list[Prompt]:
     return list(open_table(path, **keys).prompts())
 
 
+def decoded_text(codec: Codec, tokens: Sequence[int]) -> str:
+    """The text of a completion's tokens, thinking and all, without an end token and other special tokens."""
+    return codec._text.text(codec._without_end(tokens, Sampling()))
+
+
 def outcomes(prompts: Sequence[Prompt]) -> list[str]:
     """For each prompt its text, or the kind of its error."""
     return [prompt.error.kind if prompt.error else str(prompt.text) for prompt in prompts]
 
 
-def byte_level_tokenizer() -> Tokenizer:
+def byte_level_tokenizer(markers: Sequence[str] = ("<think>", "</think>")) -> Tokenizer:
+    """GPT-2's way; `markers` are tokens of their own that are shown."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -70,7 +77,7 @@ def byte_level_tokenizer() -> Tokenizer:
         vocab_size=340, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(LINES * 5, trainer)
-    tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
+    tokenizer.add_tokens([AddedToken(marker, special=False) for marker in markers])
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     return tokenizer
 

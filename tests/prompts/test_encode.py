@@ -17,7 +17,7 @@ from batchgen.errors import ModelError
 from batchgen.job.spec import InputSpec
 from batchgen.prompts.encode import Codec
 from batchgen.types import Prompt, RowError
-from tests.prompts.builders import CHAT_TEMPLATE, byte_level_tokenizer, write_model
+from tests.prompts.builders import CHAT_TEMPLATE, byte_level_tokenizer, decoded_text, write_model
 
 PLACE = "in.parquet: row 7"
 
@@ -187,6 +187,10 @@ def test_text_of_which_the_tokenizer_makes_nothing(tmp_path: Path) -> None:
         ({"eos_token_id": 5}, {"eos_token_id": [9, 7]}, [1, 7, 9]),
         ({"eos_token_id": 5}, {"temperature": 1}, [1, 5]),
         ({"eos_token_id": None}, {"eos_token_id": 0}, [0, 1]),
+        # Ids that the model does not have, and what is no id.
+        ({"eos_token_id": [5, -1, 511, 512, 100_000]}, None, [1, 5, 511]),
+        ({}, {"eos_token_id": -1}, [1]),
+        ({}, {"eos_token_id": [None, "6", True, 7]}, [1, 7]),
     ],
 )
 def test_end_tokens(
@@ -275,7 +279,9 @@ def test_nothing_is_said_while_loading_and_encoding(
     with caplog.at_level(logging.WARNING):
         codec = codec_of(byte_level_model, chat=False)
         codec._tokenizer.model_max_length = 3
-        codec.decode(codec._tokenizer.convert_tokens_to_ids(tokens_of(codec, text("a longer text than three tokens"))))
+        decoded_text(
+            codec, codec._tokenizer.convert_tokens_to_ids(tokens_of(codec, text("a longer text than three tokens")))
+        )
     assert caplog.text == ""
     assert capfd.readouterr() == ("", "")
 
@@ -319,7 +325,7 @@ def test_decoded_text_is_mlx_lm_s(request: pytest.FixtureRequest, model: str, sa
     tokens = codec._tokenizer.encode(sample, add_special_tokens=False)
     if ended:
         tokens = [*tokens, codec._tokenizer.eos_token_id]
-    assert codec.decode(tokens) == shown_by_mlx_lm(folder, tokens)
+    assert decoded_text(codec, tokens) == shown_by_mlx_lm(folder, tokens)
 
 
 @settings(max_examples=60, deadline=None)
@@ -329,7 +335,7 @@ def test_any_tokens_decode_to_mlx_lm_s_text(byte_level_model: Path, data: st.Dat
     # Special tokens are not shown here; and mlx-lm takes the token of byte 0 for the letter that stands for it.
     left_out = {0, 1, 2, codec._tokenizer.convert_tokens_to_ids("Ā")}
     tokens = data.draw(st.lists(st.integers(0, codec.vocab_size - 1).filter(lambda n: n not in left_out), max_size=12))
-    decoded = codec.decode(tokens)
+    decoded = decoded_text(codec, tokens)
     assert decoded == shown_by_mlx_lm(byte_level_model, tokens)
     decoded.encode()
 
@@ -339,10 +345,10 @@ def test_special_tokens_are_not_shown_and_only_one_end_token_goes(tmp_path: Path
     plain_end: int = tokenizer.get_vocab()["a"]
     codec = codec_of(write_model(tmp_path, tokenizer, generation={"eos_token_id": plain_end}))
     word = codec._tokenizer.encode("hello", add_special_tokens=False)
-    assert codec.decode([0, *word, 2, 1]) == "hello"
-    assert codec.decode([*word, plain_end, plain_end]) == "helloa"
-    assert codec.decode([plain_end]) == ""
-    assert codec.decode([1]) == codec.decode([]) == ""
+    assert decoded_text(codec, [0, *word, 2, 1]) == "hello"
+    assert decoded_text(codec, [*word, plain_end, plain_end]) == "helloa"
+    assert decoded_text(codec, [plain_end]) == ""
+    assert decoded_text(codec, [1]) == decoded_text(codec, []) == ""
 
 
 THINKING = CHAT_TEMPLATE.replace("[assistant]", "[assistant]<think>\n")

@@ -18,7 +18,7 @@ from batchgen.errors import JobError
 from batchgen.prompts.encode import Codec
 from batchgen.prompts.noise_key import noise_key
 from batchgen.types import Grammar, GrammarMatcher, Prompt, Request, RowError, RowKey, Sampling, ThinkingLimit
-from tests.prompts.builders import byte_level_tokenizer, write_model
+from tests.prompts.builders import THINKING_TEMPLATE, byte_level_tokenizer, write_model
 
 PLACE = "in.parquet: row 7"
 VOCAB = 512  # of the models made here; their tokenizers have fewer tokens
@@ -146,13 +146,47 @@ def test_a_thinking_budget_needs_a_token_that_ends_thinking(thinking_text_model:
     require_refusal(codec_of(thinking_text_model), message, thinking_budget=0)
 
 
+def test_a_thinking_budget_needs_a_token_that_begins_thinking(tmp_path: Path) -> None:
+    tokenizer = byte_level_tokenizer(markers=("</think>",))
+    codec = codec_of(write_model(tmp_path, tokenizer, chat_template=THINKING_TEMPLATE))
+    message = (
+        "sampling.thinking_budget: found 7, but the model's tokenizer has no token <think> by which to tell that "
+        "thinking begins; leave thinking_budget out"
+    )
+    require_refusal(codec, message, thinking_budget=7)
+
+
 @pytest.mark.parametrize(("thinking", "is_open"), [(None, False), (True, True), (False, False)])
 def test_thinking_limits(thinking_model: Path, thinking: bool | None, is_open: bool) -> None:
     codec = codec_of(thinking_model)
     opened, closed = tokens_of(codec, "<think></think>")
     request = request_of(codec, thinking=thinking, thinking_budget=5)
-    assert request.thinking_limit == ThinkingLimit(5, opened, closed, is_open)
+    limit = request.thinking_limit
+    assert limit == ThinkingLimit(5, opened, closed, is_open, limit.lead_tokens if limit else frozenset())
     assert request_of(codec, thinking=thinking).thinking_limit is None
+
+
+@pytest.mark.parametrize("model", ["thinking_model", "thinking_pieces_model"])
+def test_a_budget_counts_in_the_block_that_the_text_has(model: str, request: pytest.FixtureRequest) -> None:
+    """White space and hidden tokens may stand before it, for the budget as for the text; nothing else may."""
+    codec = codec_of(request.getfixturevalue(model))
+    opened, closed = (codec._tokenizer.convert_tokens_to_ids(name) for name in ("<think>", "</think>"))
+    hidden = sorted(codec._text._hidden - codec.eos_token_ids)
+    one = request_of(codec, thinking_budget=3)
+    leads = ["", "\n", "\n\n", " \n", "\t", "x", "\nx", "<", ".", "日"]
+    for lead in [*(tokens_of(codec, lead) if lead else [] for lead in leads), *([token] for token in hidden)]:
+        thought = [*lead, opened, *tokens_of(codec, "cat")]
+        row = Row(one, 0.0, 0.0, codec.eos_token_ids, tokens=thought)
+        _, reasoning = codec.completion(one, [*thought, closed])
+        assert row.thinking_end() == (None if reasoning is None else (len(lead) + 4, closed)), lead
+        assert Row(one, 0.0, 0.0, codec.eos_token_ids, tokens=lead).may_open_thinking == (reasoning is not None)
+
+
+def test_under_a_grammar_a_block_begins_at_once(thinking_model: Path) -> None:
+    """What stands before it would be the grammar's, which the token that closes the block may not break."""
+    one = request_of(codec_of(thinking_model), thinking_budget=3, grammar=Grammar("regex", "\\s*a"))
+    assert one.thinking_limit is not None
+    assert one.thinking_limit.lead_tokens == frozenset()
 
 
 # Tokens.
@@ -166,6 +200,27 @@ def test_tokens_that_the_model_does_not_have(byte_level_model: Path, key: str, v
     codec = codec_of(byte_level_model)
     require_refusal(codec, f"sampling.{key}: found token id 512, must be at most 511, the model's last", **{key: value})
     codec.require(Sampling(logit_bias=((VOCAB - 1, 1.0),), stop_token_ids=(0, VOCAB - 1)))
+
+
+def test_min_tokens_that_bar_every_token(thinking_model: Path) -> None:
+    codec = codec_of(thinking_model)
+    (closed,) = tokens_of(codec, "</think>")
+    every = tuple(token for token in range(VOCAB) if token not in codec.eos_token_ids)
+    message = (
+        "sampling.min_tokens: found 2, but every token of the model is an end token or one of stop_token_ids, "
+        "so none may stand before; name fewer stop_token_ids"
+    )
+    require_refusal(codec, message, min_tokens=2, stop_token_ids=every)
+    message = (
+        "sampling.thinking_budget: found 3, but the token </think> that must stand then ends the row, and min_tokens "
+        f"bars that before 8 tokens; take {closed} out of stop_token_ids, or lower min_tokens to 3"
+    )
+    ends_thinking = {"thinking": True, "thinking_budget": 3, "stop_token_ids": (5, closed)}
+    require_refusal(codec, message, min_tokens=8, **ends_thinking)
+    codec.require(Sampling(min_tokens=3, **ends_thinking))
+    codec.require(Sampling(min_tokens=2, stop_token_ids=every[1:]))
+    codec.require(Sampling(min_tokens=2, stop_token_ids=every, ignore_eos=True))
+    codec.require(Sampling(stop_token_ids=every))
 
 
 def test_the_model_s_vocabulary_is_that_of_its_text_config(tmp_path: Path) -> None:
@@ -217,7 +272,42 @@ def test_a_grammar_without_an_end_token(tmp_path: Path) -> None:
     settings = write_model(tmp_path) / "tokenizer_config.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"eos_token": None}))
     message = "sampling.choice: structured output: the model has no end token, so no completion could end"
-    require_refusal(codec_of(tmp_path), message, grammar=Grammar("choice", '["a"]'))
+    for sampling, columns in ((Sampling(grammar=Grammar("choice", '["a"]')), {}), (Sampling(), {"choice": "c"})):
+        with pytest.raises(JobError) as caught:
+            codec_of(tmp_path).require(sampling, columns)
+        assert str(caught.value) == message
+    codec_of(tmp_path).require(Sampling(), {"temperature": "c"})
+
+
+@pytest.mark.parametrize("key", ["json_schema", "regex", "choice"])
+def test_without_llguidance_no_job_with_a_grammar_begins(
+    byte_level_model: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Whether the job has the grammar or a column does."""
+    monkeypatch.setattr("batchgen.grammar.errors.find_spec", lambda name: None)
+    codec = codec_of(byte_level_model)
+    grammar = Grammar(key, "[]")  # type: ignore[arg-type]
+    for sampling, columns in ((Sampling(grammar=grammar), {}), (Sampling(), {"stop": "s", key: "c"})):
+        with pytest.raises(JobError) as caught:
+            codec.require(sampling, columns)
+        message = f"sampling.{key}: needs llguidance, which is not installed: pip install 'batchgen[grammar]'"
+        assert str(caught.value) == message
+    codec.require(Sampling(), {"stop": "s"})
+
+
+@pytest.mark.parametrize("key", ["thinking", "thinking_budget"])
+def test_a_column_of_a_key_that_the_model_cannot_serve_is_no_row_s_fault(
+    byte_level_model: Path, thinking_model: Path, thinking_text_model: Path, key: str
+) -> None:
+    reasons = {
+        "thinking": "the model's chat template does not read enable_thinking",
+        "thinking_budget": "the model's tokenizer has no token </think> to end thinking with",
+    }
+    unable = byte_level_model if key == "thinking" else thinking_text_model
+    with pytest.raises(JobError) as caught:
+        codec_of(unable).require(Sampling(), {key: "c"})
+    assert str(caught.value) == f"sampling.{key}: found column c, but {reasons[key]}; leave {key} out"
+    codec_of(thinking_model).require(Sampling(), {key: "c"})
 
 
 def allowed_next(matcher: GrammarMatcher | None) -> set[int]:

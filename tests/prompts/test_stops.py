@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from batchgen.engine.row import Row
 from batchgen.prompts.encode import Codec
 from batchgen.types import Prompt, Request, Sampling
+from tests.prompts.builders import decoded_text
 
 PIECES = [
     *("the cat", " sat", " on", " the mat", "hello", " world", " 12 + 34", "\n", "\n\n", " ", "  ", ".", ", ", "aaaa"),
@@ -56,7 +58,7 @@ class Reference:
         return "" if is_undecided else answer
 
     def all(self, num_tokens: int) -> str:
-        return self.codec.decode(self.tokens[:num_tokens])
+        return decoded_text(self.codec, self.tokens[:num_tokens])
 
     def starts(self, text: str) -> list[int]:
         """Where stop strings begin that were not complete before there were `min_tokens` tokens."""
@@ -76,6 +78,8 @@ class Reference:
 
     def completion(self, num_tokens: int) -> str:
         answer = self.answer(num_tokens)
+        if num_tokens < self.request.sampling.min_tokens:
+            return answer
         return answer[: min(self.starts(answer.rstrip(LOST)), default=None)]
 
 
@@ -93,6 +97,9 @@ def generated_tokens(codec: Codec, rng: random.Random, thinking: bool | None) ->
         block = [rng.choice(["", "\n"]), *thought, CLOSE, rng.choice(["", "\n", "\n\n"])]
         lead = rng.choice(["", "", " ", "\n"])
         pieces = [*([] if thinking else [lead, OPEN]), *block, *pieces]
+    if codec._thinks and rng.random() < 0.1:
+        # What is held back to its end: it may yet become `<think>`.
+        pieces = [*rng.choices(["\n", "\n\n", " "], k=rng.randint(1, 3)), rng.choice(["", "<", "<thi", "<think"])]
     tokens = []
     kind = rng.choice(["whole", "whole", "pieces", "characters"])
     if kind == "whole":
@@ -133,21 +140,28 @@ MODELS = ["byte_level_model", "sentence_piece_model", "thinking_model", "thinkin
 def test_rows_end_where_a_plain_reading_ends_them(request: pytest.FixtureRequest, model: str) -> None:
     codec = codec_of(request.getfixturevalue(model))
     rng = random.Random(model)
-    num_ended = 0
+    num_ended, num_cut = 0, 0
     for case in range(CASES):
         thinking = rng.choice([None, True, False]) if "thinking" in model else None
         tokens = generated_tokens(codec, rng, thinking)
-        stops = generated_stops(codec.decode(tokens), rng)
-        min_tokens = rng.choice([0, 0, 0, 1, 2, rng.randint(0, len(tokens))])
+        stops = generated_stops(decoded_text(codec, tokens), rng)
+        min_tokens = rng.choice([0, 0, 0, 1, 2, rng.randint(0, len(tokens) + 1)])
         one = request_of(codec, stop=tuple(stops), min_tokens=min_tokens, thinking=thinking)
         reference = Reference(codec, one, tokens)
         end = end_by_matcher(one, tokens)
-        told = (case, codec.decode(tokens), stops, min_tokens, thinking)
+        told = (case, decoded_text(codec, tokens), stops, min_tokens, thinking)
         assert end == reference.end(), told
         last = len(tokens) if end is None else end
         assert codec.completion(one, tokens[:last])[0] == reference.completion(last), told
+        if end is None:
+            # The budget ends the row: what was held back is looked at, and says whether the text is cut.
+            assert one.stop_matcher is not None
+            is_cut = reference.completion(last) != reference.answer(last)
+            assert one.stop_matcher.finish() == is_cut, told
+            num_cut += is_cut
         num_ended += end is not None
     assert CASES * 0.4 < num_ended < CASES * 0.95
+    assert num_cut > 0 or not codec._thinks
 
 
 @pytest.mark.parametrize(
@@ -215,3 +229,33 @@ def test_half_a_think_tag_is_looked_at_once_it_is_none(thinking_text_model: Path
     codec = codec_of(thinking_text_model)
     for text, is_stopped in [("<think", False), ("<thinner", True), ("<think>", False)]:
         assert (end_by_matcher(request_of(codec, stop=("<t",)), tokens_of(codec, text)) is not None) == is_stopped
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "is_stopped"),
+    [
+        ("\n\n\n", "\n\n", True),
+        ("\n\n\n", "x", False),
+        ("<t", "<", True),
+        (" <thin", "thi", True),
+        ("<think>", "<", False),
+        ("<think>\n\n", "\n", False),
+        ("<think></think>\n\n", "\n", False),
+        ("<think></think>\n\na", "\n", False),
+    ],
+)
+def test_a_budget_that_ends_in_what_is_held_back(
+    thinking_text_model: Path, text: str, stop: str, is_stopped: bool
+) -> None:
+    """A stop string that cuts the text is the end that the row reports."""
+    codec = codec_of(thinking_text_model)
+    tokens = tokens_of(codec, text)
+    one = replace(request_of(codec, stop=(stop,)), max_tokens=len(tokens))
+    row = Row(one, 0.0, 0.0, codec.eos_token_ids, acceptance_counts=[0] * 99)
+    row.begin(tokens[0], 0.0)
+    if len(tokens) > 1:
+        row.emit(tokens[1:], len(tokens) - 2, len(tokens) - 1)
+    assert row.finish_reason == ("stop" if is_stopped else "length")
+    whole = replace(one, sampling=replace(one.sampling, stop=()))
+    is_cut = codec.completion(one, tokens)[0] != codec.completion(whole, tokens)[0]
+    assert is_cut == is_stopped

@@ -1,6 +1,8 @@
 """Stop strings in real decoding: the row is the one without them up to the stop, however drafts are made."""
 
+import json
 import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from batchgen.engine import EngineOptions, load
 from batchgen.prompts.encode import Codec
 from batchgen.types import Generation, Prompt, Request, RowKey, Sampling
+from tests.prompts.builders import decoded_text
 
 ROOT = Path(__file__).parents[2]
 MODEL, DRAFTER = ROOT / "data" / "tiny", ROOT / "data" / "tiny-dflash2"
@@ -55,7 +58,7 @@ def texts() -> list[str]:
 
 def edges(codec: Codec, generation: Generation) -> list[int]:
     """How many characters there are after each token of a completion."""
-    return [len(codec.decode(generation.tokens[:count])) for count in range(len(generation.tokens) + 1)]
+    return [len(decoded_text(codec, generation.tokens[:count])) for count in range(len(generation.tokens) + 1)]
 
 
 def stops_of(text: str, ends: Sequence[int], rng: random.Random) -> dict[str, tuple[str, ...]]:
@@ -87,7 +90,7 @@ def test_a_stopped_row_is_the_plain_one_up_to_its_stop(codec: Codec) -> None:
     kinds: dict[int, tuple[str, Prompt]] = {}
     for prompt in prompts:
         generation = plain[RowKey(prompt.row, 0)]
-        for kind, stops in stops_of(codec.decode(generation.tokens), edges(codec, generation), rng).items():
+        for kind, stops in stops_of(decoded_text(codec, generation.tokens), edges(codec, generation), rng).items():
             row = len(stopped)
             # The id makes the chance, so that each is its prompt's.
             stopped.append(replace(prompt, row=row, sampling=replace(prompt.sampling, stop=stops)))
@@ -97,10 +100,10 @@ def test_a_stopped_row_is_the_plain_one_up_to_its_stop(codec: Codec) -> None:
     for one in requests_of(codec, stopped):
         kind, prompt = kinds[one.key.row]
         whole = plain[RowKey(prompt.row, 0)]
-        text, stops = codec.decode(whole.tokens), one.sampling.stop
+        text, stops = decoded_text(codec, whole.tokens), one.sampling.stop
         rows = [generations[one.key] for generations in done.values()]
         tokens = rows[0].tokens
-        told = (kind, text, stops, codec.decode(tokens))
+        told = (kind, text, stops, decoded_text(codec, tokens))
         assert [row.tokens for row in rows] == [tokens] * len(rows), told
         assert tokens == whole.tokens[: len(tokens)], told
         starts = plain_starts(text, stops)
@@ -110,9 +113,9 @@ def test_a_stopped_row_is_the_plain_one_up_to_its_stop(codec: Codec) -> None:
             assert codec.completion(one, tokens)[0] == text, told
             continue
         assert {row.finish_reason for row in rows} == {"stop"}, told
-        assert plain_starts(codec.decode(tokens), stops), told
-        assert not plain_starts(codec.decode(tokens[:-1]), stops), told
-        first_complete = min(plain_starts(codec.decode(tokens), stops))
+        assert plain_starts(decoded_text(codec, tokens), stops), told
+        assert not plain_starts(decoded_text(codec, tokens[:-1]), stops), told
+        first_complete = min(plain_starts(decoded_text(codec, tokens), stops))
         assert codec.completion(one, tokens)[0] == text[:first_complete], told
         if len(stops) == 1:
             assert first_complete == text.index(stops[0]), told
@@ -121,3 +124,19 @@ def test_a_stopped_row_is_the_plain_one_up_to_its_stop(codec: Codec) -> None:
     cut = [generation for key, generation in done[8].items() if kinds[key.row][0] in ("middle", "edge")]
     passes, accepted = (sum(getattr(one, name) for one in cut) for name in ("verify_passes", "accepted_tokens"))
     assert accepted > passes, "blocks were too short for stops within them"
+
+
+def test_end_tokens_that_the_model_does_not_have_change_nothing(codec: Codec, tmp_path: Path) -> None:
+    """Under min_tokens end tokens are barred by their place among the logits, and these have none."""
+    shutil.copytree(MODEL, tmp_path, dirs_exist_ok=True)
+    named = json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"]
+    ends = [*(named if isinstance(named, list) else [named]), -1, -5000, 1024, 5000, 100_000]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    prompts = [
+        Prompt(row, text=text, sampling=Sampling(max_tokens=24, min_tokens=12, temperature=row % 2))
+        for row, text in enumerate(texts()[:4])
+    ]
+    other = Codec.load(tmp_path, system=None, chat=None)
+    assert {key: one.tokens for key, one in decode(other, prompts, 8).items()} == {
+        key: one.tokens for key, one in decode(codec, prompts, 8).items()
+    }

@@ -244,7 +244,7 @@ def test_the_budget_reaches_the_decoder_and_the_context_bounds_it() -> None:
     assert budgets == {0: 8, 1: 3}
 
 
-def test_each_row_bears_its_own_seed_also_where_it_fails() -> None:
+def test_each_row_bears_its_own_seed_and_none_where_nothing_was_decoded() -> None:
     bad = RowError("missing_prompt", "row 1 has no prompt")
     rows = [
         Prompt(0, text="a", sampling=Sampling(seed=5)),
@@ -252,7 +252,7 @@ def test_each_row_bears_its_own_seed_also_where_it_fails() -> None:
     ]
     journal = MemoryJournal()
     make_loop(iter(rows), FakeDecoder(), journal).run()
-    assert {result.key.row: result.seed for result in journal.results} == {0: 5, 1: 6}
+    assert {result.key.row: result.seed for result in journal.results} == {0: 5, 1: None}
 
 
 @given(

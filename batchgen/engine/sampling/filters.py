@@ -40,7 +40,8 @@ def _top_p_threshold(ascending: mx.array, top_p: mx.array) -> mx.array:
     probabilities = mx.exp(ascending)
     above = mx.cumsum(probabilities, axis=-1, reverse=True, inclusive=False)
     total = above[..., :1] + probabilities[..., :1]
-    num_dropped = (above >= top_p * total).sum(axis=-1, keepdims=True)
+    # The most likely token has nothing above it, and still stays where top_p is too small for 32 bits.
+    num_dropped = mx.minimum((above >= top_p * total).sum(axis=-1, keepdims=True), ascending.shape[-1] - 1)
     # With top_p 1 rounding could drop tokens of tiny probability, and nothing is to be dropped.
     return mx.where(top_p < 1, mx.take_along_axis(ascending, num_dropped, axis=-1), -mx.inf)
 

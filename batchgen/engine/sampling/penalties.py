@@ -58,9 +58,11 @@ class Penalties:
         newest = mx.arange(num_positions) if num_known is None else mx.full((num_positions,), num_known - 1, mx.int32)
         # What stands for a missing token must be one that is there: equal ids get equal logits, in any order.
         ids = mx.where(seen == NO_TOKEN, tokens[:, :1], seen)
-        counts = self._counts(ids, seen != NO_TOKEN, width + newest)
-        index = mx.broadcast_to(ids[:, None, :], (ids.shape[0], num_positions, ids.shape[1]))
-        penalised = self._penalise(mx.take_along_axis(logits, index, axis=-1), *counts)
+        order = mx.argsort(ids, axis=1)
+        ids, is_there = (mx.take_along_axis(values, order, axis=1) for values in (ids, seen != NO_TOKEN))
+        ages = mx.where(is_there[:, None], (width + newest)[:, None] - order[:, None], -1)
+        index = mx.broadcast_to(ids[:, None, :], ages.shape)
+        penalised = self._penalise(mx.take_along_axis(logits, index, axis=-1), self._counts(ids, ages))
         return mx.put_along_axis(logits, index, penalised, axis=-1)
 
     def advance(self, tokens: mx.array, counts: mx.array) -> None:
@@ -69,19 +71,37 @@ class Penalties:
         index = counts[:, None] + mx.arange(self.recent.shape[1])
         self.recent = mx.take_along_axis(seen, index, axis=1)
 
-    def _counts(self, ids: mx.array, is_there: mx.array, newest: mx.array) -> list[mx.array]:
-        """For each context size: how often token ids[r, n] stands in the context of each position, [R, S, N]."""
-        equal = ((ids[:, None, :] == ids[:, :, None]) & is_there[:, :, None]).astype(mx.float32)
-        place = mx.arange(ids.shape[1])
-        age = newest[:, None] - place
-        return [((age >= 0) & (age < sizes[:, None, None])).astype(mx.float32) @ equal for sizes in self.context_sizes]
+    def _counts(self, ids: mx.array, ages: mx.array) -> mx.array:
+        """For each context size: how often token ids[r, n] stands in the context of each position, [R, 3, S, N].
 
-    def _penalise(self, logits: mx.array, repeated: mx.array, present: mx.array, frequent: mx.array) -> mx.array:
+        `ids` are sorted, so that equal ones are a run: its count is the difference of two running totals. `ages`
+        [R, S, N] are how many tokens a position has behind each, negative for what it does not see.
+        """
+        sizes = mx.stack(list(self.context_sizes), axis=1)[..., None, None]
+        is_inside = ((ages[:, None] >= 0) & (ages[:, None] < sizes)).astype(mx.int32)
+        totals = mx.cumsum(is_inside, axis=-1)
+        first, last = (mx.broadcast_to(ends[:, None, None], totals.shape) for ends in _runs(ids))
+        before = mx.take_along_axis(totals - is_inside, first, axis=-1)
+        return (mx.take_along_axis(totals, last, axis=-1) - before).astype(mx.float32)
+
+    def _penalise(self, logits: mx.array, counts: mx.array) -> mx.array:
+        repeated, present, frequent = (counts[:, number] for number in range(3))
         repetition = self.repetition[:, None, None]
         scaled = mx.where(logits < 0, logits * repetition, logits / repetition)
         logits = mx.where(repeated > 0, scaled, logits)
         logits = logits - self.presence[:, None, None] * (present > 0)
         return logits - self.frequency[:, None, None] * frequent
+
+
+def _runs(ids: mx.array) -> tuple[mx.array, mx.array]:
+    """For each of the sorted ids [R, N], the first and the last place of its run of equal ones, [R, N] each."""
+    place = mx.arange(ids.shape[1])
+    differs = ids[:, 1:] != ids[:, :-1]
+    edge = mx.ones((ids.shape[0], 1), mx.bool_)
+    starts, ends = mx.concatenate([edge, differs], axis=1), mx.concatenate([differs, edge], axis=1)
+    first = mx.cummax(mx.where(starts, place, 0), axis=1)
+    last = mx.cummin(mx.where(ends, place, ids.shape[1]), axis=1, reverse=True)
+    return first, last
 
 
 def has_penalty(sampling: Sampling) -> bool:

@@ -18,8 +18,11 @@ from batchgen.engine.sampling.noise import key_words
 from batchgen.engine.sampling.penalties import Penalties
 from batchgen.types import Request, RowKey, Sampling
 
-# A position no completion comes to.
+# A position no completion comes to, and a number of tokens that none has: one can be added to the other in 32 bits.
 _NEVER = 2**31 - 1
+_ENDLESS = 2**30 - 1
+# Stands for a token where a row has none.
+_NO_TOKEN = -1
 _EMPTY = Request(RowKey(-1, 0), (0,), 1)
 
 
@@ -90,41 +93,106 @@ class Ban:
         return cls(mx.array(padded, dtype=mx.int32), int_array(until))
 
     def apply(self, logits: mx.array, positions: mx.array) -> mx.array:
-        """Of logits [R, S, V] for the completion's tokens number positions [R, S]."""
+        """Of logits [R, S, V] for the completion's tokens number positions [R, S]. Where an end is all that may stand
+        it may stand after all: from logits that are all -inf no token can be taken."""
         index = mx.broadcast_to(self.tokens[:, None, :], (*positions.shape, self.tokens.shape[1]))
         is_early = (positions < self.until[:, None])[..., None]
         values = mx.where(is_early, -mx.inf, mx.take_along_axis(logits, index, axis=-1))
-        return mx.put_along_axis(logits, index, values, axis=-1)
+        barred = mx.put_along_axis(logits, index, values, axis=-1)
+        return mx.where(barred.max(axis=-1, keepdims=True) > -mx.inf, barred, logits)
+
+
+@dataclass(slots=True)
+class ThinkingOpenings:
+    """Blocks that completions may still open: by which token [R], _NO_TOKEN where none may; how many tokens [R] of
+    thinking each then has; and the tokens [R, L] that may stand before it."""
+
+    open_tokens: mx.array
+    budgets: mx.array
+    lead_tokens: mx.array
+
+    @classmethod
+    def of(cls, rows: Sequence[Row | None]) -> "ThinkingOpenings | None":
+        limits = [row.request.thinking_limit if row is not None and row.may_open_thinking else None for row in rows]
+        if all(limit is None for limit in limits):
+            return None
+        leads = [[] if limit is None else sorted(limit.lead_tokens) for limit in limits]
+        width = max(1, *map(len, leads))
+        return cls(
+            int_array(
+                [_NO_TOKEN if limit is None or limit.open_token is None else limit.open_token for limit in limits]
+            ),
+            int_array([0 if limit is None else min(limit.max_tokens, _ENDLESS) for limit in limits]),
+            mx.array([tokens + [_NO_TOKEN] * (width - len(tokens)) for tokens in leads], dtype=mx.int32),
+        )
+
+    def ends(self, tokens: mx.array, positions: mx.array) -> mx.array:
+        """Where tokens [R, S] open a block, the number of the token by which it must be closed, else _NEVER; [R, S].
+
+        A completion's token behind each of them has its number in positions [R, S].
+        """
+        is_first = mx.cumprod(self._is_lead(tokens).astype(mx.int32), axis=1, inclusive=False) > 0
+        # What stands before the completion's first token is the prompt's.
+        opens = is_first & (tokens == self.open_tokens[:, None]) & (positions > 0)
+        return mx.where(opens, positions + self.budgets[:, None], _NEVER)
+
+    def advance(self, tokens: mx.array, is_taken: mx.array) -> None:
+        """Moves past those of tokens [R, S] that are taken [R, S]."""
+        may_open = mx.all(self._is_lead(tokens) | ~is_taken, axis=1)
+        self.open_tokens = mx.where(may_open, self.open_tokens, _NO_TOKEN)
+
+    def _is_lead(self, tokens: mx.array) -> mx.array:
+        return mx.any(tokens[..., None] == self.lead_tokens[:, None, :], axis=-1)
 
 
 @dataclass(slots=True)
 class ThinkingLimits:
-    """From which token number on [R] a row's thinking block must be closed, and by which token [R]."""
+    """From which token number on [R] a row's thinking block must be closed, and by which token [R]; and `openings` if
+    a block is yet to be opened."""
 
     positions: mx.array
     close_tokens: mx.array
+    openings: ThinkingOpenings | None
 
     @classmethod
     def of(cls, rows: Sequence[Row | None]) -> "ThinkingLimits | None":
-        limits = [None if row is None else row.thinking_end() for row in rows]
-        if all(limit is None for limit in limits):
+        ends = [None if row is None else row.thinking_end() for row in rows]
+        limits = [None if row is None else row.request.thinking_limit for row in rows]
+        openings = ThinkingOpenings.of(rows)
+        if openings is None and all(end is None for end in ends):
             return None
         return cls(
-            int_array([_NEVER if limit is None else limit[0] for limit in limits]),
-            int_array([0 if limit is None else limit[1] for limit in limits]),
+            int_array([_NEVER if end is None else min(end[0], _NEVER) for end in ends]),
+            int_array([_NO_TOKEN if limit is None else limit.close_token for limit in limits]),
+            openings,
         )
 
     def apply(self, logits: mx.array, tokens: mx.array, positions: mx.array) -> mx.array:
-        """Leaves only the close token where thinking has to end; tokens [R, S] stand before the logits [R, S, V]."""
-        closed = mx.cumsum((tokens == self.close_tokens[:, None]).astype(mx.int32), axis=1) > 0
-        must_close = (positions >= self.positions[:, None]) & ~closed
-        others = mx.arange(logits.shape[-1]) != self.close_tokens[:, None, None]
-        return mx.where(must_close[..., None] & others, -mx.inf, logits)
+        """Leaves only the close token where thinking has to end; tokens [R, S] stand before the logits [R, S, V].
 
-    def advance(self, tokens: mx.array, counts: mx.array) -> None:
-        taken = mx.arange(tokens.shape[1]) < counts[:, None]
-        closed = mx.any((tokens == self.close_tokens[:, None]) & taken, axis=1)
+        It may then stand whatever else bars it, a least number of tokens that it would end too soon included.
+        """
+        ends = self.positions[:, None]
+        if self.openings is not None:
+            ends = mx.minimum(ends, mx.cummin(self.openings.ends(tokens, positions), axis=1))
+        closed = mx.cumsum((tokens == self.close_tokens[:, None]).astype(mx.int32), axis=1) > 0
+        must_close = (positions >= ends) & ~closed
+        others = mx.arange(logits.shape[-1]) != self.close_tokens[:, None, None]
+        return mx.where(must_close[..., None], mx.where(others, -mx.inf, 0.0), logits)
+
+    def advance(self, tokens: mx.array, counts: mx.array, positions: mx.array) -> None:
+        """Moves past each row's first counts[r] of tokens [R, S]; positions [R, S] are as for `apply`."""
+        is_taken = mx.arange(tokens.shape[1]) < counts[:, None]
+        if self.openings is not None:
+            ends = mx.where(is_taken, self.openings.ends(tokens, positions), _NEVER)
+            self.positions = mx.minimum(self.positions, ends.min(axis=1))
+            self.openings.advance(tokens, is_taken)
+        closed = mx.any((tokens == self.close_tokens[:, None]) & is_taken, axis=1)
         self.positions = mx.where(closed, _NEVER, self.positions)
+
+    def arrays(self) -> list[mx.array]:
+        """What `advance` changes."""
+        return [self.positions] if self.openings is None else [self.positions, self.openings.open_tokens]
 
 
 class Rules:
@@ -216,12 +284,14 @@ class Rules:
 
     def advance(self, tokens: mx.array, counts: mx.array) -> None:
         """Moves past each row's first counts[r] of a block's tokens [R, S]; the choice behind is its new anchor."""
+        positions = self.block_positions(tokens.shape[1])
         self.positions = self.positions + counts
-        for part in (self._penalties, self._thinking):
-            if part is not None:
-                part.advance(tokens, counts)
+        if self._penalties is not None:
+            self._penalties.advance(tokens, counts)
+        if self._thinking is not None:
+            self._thinking.advance(tokens, counts, positions)
 
     def arrays(self) -> list[mx.array]:
         """What `advance` changes."""
         recent = [] if self._penalties is None else [self._penalties.recent]
-        return [self.positions, *recent, *([] if self._thinking is None else [self._thinking.positions])]
+        return [self.positions, *recent, *([] if self._thinking is None else self._thinking.arrays())]

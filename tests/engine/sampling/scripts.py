@@ -55,6 +55,9 @@ class ScriptedGrammar:
     def advance(self, tokens: Sequence[int]) -> None:
         self.taken += tokens
 
+    def failure(self, num_tokens: int) -> str | None:
+        return None
+
     def allows(self, tokens: Sequence[int]) -> bool:
         """Whether a whole completion follows the script."""
         return all(self.script(tokens[:place])[token] for place, token in enumerate(tokens))
@@ -73,6 +76,10 @@ class StopAt:
         self.pushed.append(token)
         self.is_complete = tuple(self.pushed[-len(self.wanted) :]) == self.wanted
         return self.is_complete
+
+    def finish(self) -> bool:
+        assert not self.is_complete
+        return False
 
 
 def counts_hold(generation: Generation) -> bool:

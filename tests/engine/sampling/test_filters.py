@@ -105,6 +105,16 @@ def test_equal_probabilities_stand_or_fall_together():
     assert kept(logprobs, [1.0], [0.3], [0]).tolist() == [[True] * 5 + [False]]
 
 
+@pytest.mark.parametrize("top_p", [1e-6, 1e-30, 1e-46, 0.0])
+def test_the_best_token_stays_however_small_top_p_is(top_p):
+    """Also in the last row, behind which nothing stands, and whatever its neighbours are."""
+    logprobs = log_softmax(mx.array(np.random.default_rng(5).normal(0, 1, (3, 40)).astype(np.float32)))
+    mine = kept(logprobs, [0.9, top_p, top_p], [0.0] * 3, [0] * 3)
+    for row in (1, 2):
+        assert np.flatnonzero(mine[row]).tolist() == [int(mx.argmax(logprobs[row]))]
+    np.testing.assert_array_equal(kept(logprobs[2:], [top_p], [0.0], [0])[0], mine[2])
+
+
 def test_filters_look_at_the_distribution_before_temperature():
     """As mlx-lm's do: the same tokens are left at any temperature."""
     logits = mx.array(np.random.default_rng(0).normal(0, 2, (1, 1, 40)).astype(np.float32))

@@ -11,6 +11,7 @@ from mlx_lm.sample_utils import make_logits_processors
 from mlx_lm.utils import load_model
 
 from batchgen.engine.row import Row
+from batchgen.engine.sampling.penalties import Penalties
 from batchgen.engine.sampling.rules import Rules
 from batchgen.types import Request, RowKey, Sampling
 from tests.engine.builders import prompt_tokens
@@ -98,6 +99,48 @@ def test_every_position_of_a_block_sees_the_tokens_before_it(seed):
             expected = reference(row.request.sampling, seen, logits[slot, position])
             np.testing.assert_allclose(adjusted[slot, position], expected, rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(adjusted[0], logits[0])  # no rules: not a bit is touched
+
+
+def counted(row, block, sizes):
+    """How often each token of the vocabulary stands in the last so many tokens before each position, [3, BLOCK, V]."""
+    texts = [[*row.request.tokens, *row.tokens, *block[1 : position + 1]] for position in range(len(block))]
+    return np.array([[np.bincount(text[-size:], minlength=VOCAB) for text in texts] for size in sizes])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_counts_are_those_of_a_plain_count(seed):
+    """With the first size as long as the longest context, others shorter, and texts that are shorter still."""
+    sizes = [(1024, 20, 1), (300, 7, 1024), (2, 3, 4), (20, 20, 20)]
+    settings = [
+        Sampling(
+            repetition_penalty=1.5,
+            repetition_context_size=repetition,
+            presence_penalty=0.5,
+            presence_context_size=presence,
+            frequency_penalty=0.5,
+            frequency_context_size=frequency,
+        )
+        for repetition, presence, frequency in sizes
+    ]
+    long = [text[0] * 40 for text in texts(seed, len(sizes))]
+    rows = [
+        row_of(sampling, prompt[: 1 + 500 * (slot % 3)], text[1])
+        for slot, (sampling, prompt, text) in enumerate(zip(settings, long, texts(seed, len(sizes)), strict=True))
+    ]
+    _, tokens = block_of(rows, seed)
+    penalties = Penalties.of(settings, lambda width: [row.tail(width) for row in rows])
+    # A penalty of minus one on logits of zero leaves the counts themselves.
+    for number in range(3):
+        alone = replace(
+            penalties,
+            repetition=mx.ones(len(rows)),
+            presence=mx.zeros(len(rows)),
+            frequency=mx.full((len(rows),), -1.0),
+            context_sizes=(mx.ones(len(rows), mx.int32),) * 2 + (penalties.context_sizes[number],),
+        )
+        mine = np.array(alone.apply(mx.zeros((len(rows), BLOCK, VOCAB)), mx.array(tokens)))
+        for slot, row in enumerate(rows):
+            np.testing.assert_array_equal(mine[slot], counted(row, tokens[slot].tolist(), sizes[slot])[number])
 
 
 def test_the_shortest_texts():

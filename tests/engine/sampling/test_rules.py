@@ -147,6 +147,73 @@ def test_thinking_that_the_first_token_opens_does_not_count_it(folders, unlimite
             assert text == without[row // 10]
 
 
+@pytest.mark.parametrize("coupling", ["shared", "rejection"])
+@pytest.mark.parametrize(("drafter", "block"), SPECULATION)
+def test_thinking_may_begin_behind_tokens_that_do_not_matter(folders, drafter, block, coupling):
+    """A row's own text serves: its first tokens as those that may lead, the next new one as the one that opens."""
+    free = [never_ends(row, sampling) for row, sampling in enumerate((GREEDY, WARM) * 4)]
+    without = texts(run(folders, free, drafter, block, coupling))
+    limited, cases = [], {}
+    for one in free:
+        text = without[one.key.row]
+        openings = [place for place in range(1, 10) if text[place] not in text[:place]]
+        for place, budget in ((place, budget) for place in openings for budget in (0, 1, 3)):
+            key = RowKey(len(limited), 0)
+            lead = frozenset(text[:place])
+            limit = ThinkingLimit(budget, text[place], CLOSE, is_open=False, lead_tokens=lead)
+            # Without its last lead token the same row opens no block.
+            missing = replace(limit, lead_tokens=lead - {text[place - 1]})
+            limited.append(replace(one, key=key, thinking_limit=limit if len(limited) % 4 else missing))
+            cases[key.row] = (text, place + 1 + budget if key.row % 4 else None)
+    done = texts(run(folders, limited, drafter, block, coupling, max_rows=64))
+    assert len(done) >= 60
+    for row, (text, end) in cases.items():
+        assert [place for place, token in enumerate(done[row]) if token == CLOSE] == ([] if end is None else [end])
+        if coupling == "shared":
+            assert done[row][:end] == text[:end]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("max_tokens", [2**30, 2**31 - 2, 2**31 - 1])
+def test_a_thinking_budget_of_any_size_spoils_no_batch(folders, max_tokens, is_open):
+    free = [never_ends(row, sampling) for row, sampling in enumerate((GREEDY, WARM))]
+    without = texts(run(folders, free, "v2", 8))
+    limits = [ThinkingLimit(max_tokens, without[one.key.row][0], CLOSE, is_open) for one in free]
+    asked = [replace(one, thinking_limit=limit) for one, limit in zip(free, limits, strict=True)]
+    assert texts(run(folders, asked, "v2", 8)) == without
+
+
+@pytest.mark.parametrize("coupling", ["shared", "rejection"])
+@pytest.mark.parametrize(("drafter", "block"), SPECULATION)
+def test_the_token_that_ends_thinking_stands_before_any_least_number(folders, drafter, block, coupling):
+    """It ends the row here, too soon; what else could stand there is barred by the budget."""
+    limit = ThinkingLimit(3, None, CLOSE, is_open=True)
+    asked = [
+        request(row, replace(sampling, min_tokens=9, stop_token_ids=(CLOSE,)), thinking_limit=limit)
+        for row, sampling in enumerate((GREEDY, WARM))
+    ]
+    for generation in run(folders, asked, drafter, block, coupling).values():
+        assert (len(generation.tokens), generation.tokens[-1], generation.finish_reason) == (4, CLOSE, "stop")
+        assert generation.logprobs[-1] == 0
+
+
+@pytest.mark.parametrize("coupling", ["shared", "rejection"])
+@pytest.mark.parametrize(("drafter", "block"), SPECULATION)
+def test_ends_stand_where_nothing_else_is_there(folders, drafter, block, coupling):
+    """Under min_tokens with a stop token for every one, and beside a grammar that wants the end."""
+    every = Sampling(min_tokens=5, stop_token_ids=tuple(range(96)))
+    asked = [
+        request(0, every),
+        request(1, replace(every, temperature=0.8)),
+        request(2, Sampling(min_tokens=9), grammar_matcher=ScriptedGrammar(ends_after(4, END))),
+    ]
+    done = run(folders, asked, drafter, block, coupling)
+    assert [len(done[row].tokens) for row in range(3)] == [1, 1, 5]
+    assert done[2].tokens[-1] == END
+    for generation in done.values():
+        assert np.isfinite(generation.logprobs).all()
+
+
 @pytest.mark.parametrize(("drafter", "block"), SPECULATION)
 def test_thinking_that_closes_by_itself_is_left_alone(folders, unlimited, drafter, block):
     """Tokens of a row's own text serve as its close token: a budget up to there changes nothing, a smaller one does."""
@@ -180,9 +247,10 @@ def test_a_close_token_among_the_drafts_frees_the_positions_behind_it():
     left = np.array(limits.apply(logits, tokens, mx.arange(1, 6)[None]) > -mx.inf).sum(axis=-1)
     assert left.tolist() == [[96, 1, 1, 96, 96]]
     # A row that took the close token never has to close again; one that rejected it does.
-    limits.advance(tokens, mx.array([3]))
+    positions = mx.arange(1, 6)[None]
+    limits.advance(tokens, mx.array([3]), positions)
     assert limits.positions.tolist() == [2]
-    limits.advance(tokens, mx.array([4]))
+    limits.advance(tokens, mx.array([4]), positions)
     assert limits.positions.tolist() == [2**31 - 1]
 
 
