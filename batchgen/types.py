@@ -21,6 +21,7 @@ ErrorKind = Literal[
     "invalid_utf8",
     "prompt_too_long",
     "bad_sampling",
+    "too_large",
     "grammar_failed",
 ]
 
@@ -203,8 +204,13 @@ class Decoder(Protocol):
         """Rows it holds now, prefilling or decoding."""
         ...
 
+    def num_fitting(self, requests: Sequence[Request]) -> int:
+        """How many of these, from the first on, can be taken in now for all the tokens that they may make. With no row
+        held 0 means that the first one can never be."""
+        ...
+
     def admit(self, requests: Sequence[Request]) -> None:
-        """Takes requests in; at most `max_rows - num_rows` of them."""
+        """Takes requests in; at most `max_rows - num_rows` of them, and at most what `num_fitting` says."""
         ...
 
     def step(self) -> list[Generation]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ class FakeDecoder:
     drafted_per_pass: int = 3
     finish_reason: FinishReason = "stop"
     facts: Mapping[str, str | int | float | None] = field(default_factory=dict)
+    room: int | None = None
     admitted: list[RowKey] = field(default_factory=list)
     peak_rows: int = 0
     steps: int = 0
@@ -90,7 +92,16 @@ class FakeDecoder:
     def num_rows(self) -> int:
         return len(self._held)
 
+    def num_fitting(self, requests: Sequence[Request]) -> int:
+        """Where `room` is given, as many as leave the sum of their prompts' lengths within it."""
+        if self.room is None:
+            return len(requests)
+        left = self.room - sum(len(request.tokens) for request, _ in self._held.values())
+        sizes = accumulate(len(request.tokens) for request in requests)
+        return sum(size <= left for size in sizes)
+
     def admit(self, requests: Sequence[Request]) -> None:
+        assert self.num_fitting(requests) == len(requests)
         assert len(requests) <= self.max_rows - self.num_rows
         for request in requests:
             assert request.key not in self._held

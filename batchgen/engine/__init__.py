@@ -27,7 +27,7 @@ class EngineOptions:
     `block_size` counts the anchor and its drafts; it is the drafter's own where None, and 1 without a drafter.
     `dtype` is float32, bfloat16 or float16; None is float32 on a CPU and the checkpoint's own on a GPU. `weights` are
     the bits and the group size that the model is quantized to while it is read, and `drafter_bits` those of the
-    drafter; None leaves them. `logprobs` asks
+    drafter; None leaves them. `memory` is how many bytes the whole process may take. `logprobs` asks
     for the log probability of every token.
     """
 
@@ -39,6 +39,7 @@ class EngineOptions:
     dtype: str | None = None
     weights: tuple[int, int] | None = None
     drafter_bits: int | None = None
+    memory: int | None = None
     coupling: Literal["shared", "rejection"] = "shared"
     logprobs: bool = False
 

@@ -5,22 +5,25 @@ prompt and the model alone: not on its neighbours, its slot, the block, or wheth
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from batchgen.engine import BLAS
 from batchgen.engine.adapt import BlockChooser
+from batchgen.engine.caches.buffers import round_up
 from batchgen.engine.compiling import on_gpu
 from batchgen.engine.drafters.protocol import Drafter
-from batchgen.engine.prefill import FirstTokens, KeptPrompt, PrefillGroup, choose_group
+from batchgen.engine.memory import RowBytes
+from batchgen.engine.prefill import GROUP_TOKENS, FirstTokens, KeptPrompt, PrefillGroup, choose_group
 from batchgen.engine.prefix import Prefix, read_prefix, shared_beginning
 from batchgen.engine.row import Row
 from batchgen.engine.sampling.coupling import Coupling, decide
 from batchgen.engine.sampling.rules import Rules
 from batchgen.engine.speculative import Flight, Judge, Slots, Verdict, launch_round
 from batchgen.engine.target.model import Target
+from batchgen.engine.target.state import CAPACITY_STEP
 from batchgen.types import Generation, Request
 
 # MLX keeps freed buffers for reuse; rows of many lengths leave many sizes behind.
@@ -37,6 +40,8 @@ class DecoderOptions:
     bucket_slots: bool
     coupling: Coupling = "shared"
     logprobs: bool = False
+    memory: int | None = None
+    """Bytes that rows may take; no bound where None."""
     adaptive: bool = False
     """Let measured costs and acceptance choose each round's block, up to `block_size`."""
     ahead: bool = False
@@ -80,6 +85,7 @@ class BatchDecoder:
         self._rules: Rules | None = None  # of the rows in the slots; None when these have changed
         self._num_rounds = 0
         self._chooser = BlockChooser(options.block_size) if options.adaptive and options.block_size > 1 else None
+        self._row_bytes = target.row_bytes + (RowBytes() if drafter is None else drafter.row_bytes)
         self._read_s = 0.0
         self._is_disturbed = False  # something beside the round in flight kept the device busy
 
@@ -117,6 +123,34 @@ class BatchDecoder:
                 "was made for; drafts past that are rarely accepted, and every one is paid for"
             )
         return found
+
+    def num_fitting(self, requests: Sequence[Request]) -> int:
+        """How many of these, from the first on, fit with all the tokens that they and the rows here may make."""
+        if self.options.memory is None:
+            return len(requests)
+        held = list(self._requests())
+        for num_fitting, request in enumerate(requests):
+            held.append(request)
+            if self._bytes_needed(held) > self.options.memory:
+                return num_fitting
+        return len(requests)
+
+    def _bytes_needed(self, held: Sequence[Request]) -> int:
+        """What these take at most: all slots have the capacity of the longest row, and prompts that are being read have
+        caches of their own beside them."""
+        prompt = max(len(request.tokens) for request in held)
+        longest = max(len(request.tokens) + request.max_tokens for request in held)
+        capacity = round_up(longest + self.options.block_size, CAPACITY_STEP)
+        needed = self._row_bytes.total(self._bucket(len(held)), capacity, self.options.block_size)
+        num_read = min(len(held), max(1, GROUP_TOKENS // min(prompt, self.options.prefill_chunk)))
+        return needed + self._row_bytes.total(num_read, round_up(prompt, CAPACITY_STEP), 0)
+
+    def _requests(self) -> Iterator[Request]:
+        """Of all rows held."""
+        yield from (request for request, _ in self._waiting)
+        yield from (row.request for row in self._rows if row is not None)
+        if self._group is not None:
+            yield from (row.request for row in self._group.rows())
 
     def admit(self, requests: Sequence[Request]) -> None:
         assert self.num_rows + len(requests) <= self.max_rows

@@ -11,6 +11,7 @@ from batchgen.engine.decoder import BatchDecoder, DecoderOptions
 from batchgen.engine.drafters import load_drafter
 from batchgen.engine.drafters.config import DrafterConfig
 from batchgen.engine.dtype import CHECKPOINT_DTYPE, refuse_quantized, resolve_dtype
+from batchgen.engine.memory import memory_for_rows
 from batchgen.engine.pair import check_folders
 from batchgen.engine.target.model import load_target
 
@@ -39,6 +40,7 @@ def load_decoder(model: Path, drafter: Path | None, options: EngineOptions) -> B
         adaptive=options.block_size is None and options.coupling == "shared",
         prefill_chunk=options.prefill_chunk,
         bucket_slots=on_gpu(),
+        memory=memory_for_rows(options.memory),
         ahead=on_gpu(),
         coupling=options.coupling,
         logprobs=options.logprobs,

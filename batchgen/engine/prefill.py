@@ -126,6 +126,10 @@ class PrefillGroup:
     def num_rows(self) -> int:
         return sum(len(prompt.rows) for prompt in self._prompts if prompt is not None)
 
+    def rows(self) -> list[Row]:
+        """Those whose prompt is not read yet."""
+        return [row for prompt in self._prompts if prompt is not None for row in prompt.rows]
+
     def turn(self) -> list[ReadPrompt]:
         """Reads one chunk; the rows of prompts that reached their end get their first token.
 

@@ -15,6 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, mod
 from batchgen.job.sampling import SamplingSpec as SamplingSpec
 from batchgen.job.section import MAX_INT32, Section, Text, no_repeats, not_blank, problem
 
+_MEMORY = re.compile(r"([0-9]*\.?[0-9]+)\s*(MB|GB|TB)")
+_BYTES = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
@@ -72,6 +74,22 @@ def _path_or_paths(value: Any) -> Any:
     return value
 
 
+def _memory(value: Any) -> Any:
+    """`auto`, or bytes from a size such as `40GB`."""
+    match = _MEMORY.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match:
+        return int(float(match[1]) * _BYTES[match[2]])
+    is_bytes = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if value != "auto" and not is_bytes:
+        raise problem("must be auto or a size above 0, such as 40GB or 900MB")
+    return value
+
+
+Memory = Annotated[
+    Literal["auto"] | int,
+    BeforeValidator(_memory),
+    WithJsonSchema({"type": ["string", "integer"], "examples": ["auto", "40GB"]}),
+]
 Template = Annotated[Text, AfterValidator(_template)]
 Duration = Annotated[
     float, BeforeValidator(_duration), WithJsonSchema({"type": ["string", "number"], "examples": ["30s", "5m", 30]})
@@ -150,6 +168,8 @@ class EngineSpec(Section):
     """Positions that one verify pass checks: a row's last token and its drafts."""
     prefill_chunk: int = Field(default=512, ge=1, le=MAX_INT32)
     """Prompt tokens per pass."""
+    memory: Memory = "auto"
+    """The most memory to take, models included: 40GB, 900MB; auto is nine tenths of what the machine has."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Arithmetic of the weights; auto is float32 for unquantized weights on a CPU, and else the checkpoint's."""
     weights: WeightsSpec | None = None

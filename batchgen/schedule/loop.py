@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from batchgen.errors import BatchgenError, EngineError, JournalError
-from batchgen.schedule.admission import Waiting, choose, look_ahead
+from batchgen.schedule.admission import Admitted, Waiting, choose, look_ahead
 from batchgen.types import Decoder, Generation, Prompt, Request, Result, RowError, RowKey
 
 # A part is made in memory, so rows are committed before there are more of them than this.
@@ -145,6 +145,7 @@ class Loop:
         chosen = choose([prompt.waiting for prompt in self._waiting], num_free)
         if not chosen:
             return
+        chosen = self._fitting(chosen)
         now = self.clock()
         admitted: list[Request] = []
         for position, num_samples in chosen:
@@ -158,6 +159,32 @@ class Loop:
         self._waiting = deque(sorted(left, key=lambda prompt: not prompt.is_begun))
         with _engine_errors():
             self.decoder.admit(admitted)
+
+    def _fitting(self, chosen: Sequence[Admitted]) -> list[Admitted]:
+        """What of the choice the decoder has memory for; a prompt that would not fit alone becomes error rows."""
+        requests = [self._waiting[one.position].requests[: one.num_samples] for one in chosen]
+        with _engine_errors():
+            num_fitting = self.decoder.num_fitting([request for prompt in requests for request in prompt])
+        if num_fitting == 0 and self.decoder.num_rows == 0:
+            self._give_up(chosen[0].position)
+        fitting = []
+        for position, num_samples in chosen:
+            if num_fitting > 0:
+                fitting.append(Admitted(position, min(num_samples, num_fitting)))
+            num_fitting -= num_samples
+        return fitting
+
+    def _give_up(self, position: int) -> None:
+        prompt = self._waiting[position]
+        requests = prompt.requests
+        tokens = f"{len(requests[0].tokens)} tokens of prompt and up to {requests[0].max_tokens} more"
+        error = RowError(
+            "too_large",
+            f"{prompt.place}: {tokens} need more memory than engine.memory leaves for a row; "
+            "lower max_tokens, or shorten the prompt",
+        )
+        del self._waiting[position]
+        self._finish([self._result(request.key, error) for request in requests])
 
     def _step(self) -> list[Generation]:
         if self.decoder.num_rows == 0:

@@ -305,3 +305,16 @@ def test_a_prompt_of_many_samples_waits_for_no_more_reading() -> None:
     decoder = FakeDecoder(max_rows=4, on_step=lambda number: first_read.append(len(read)))
     make_loop(lazily(), decoder, MemoryJournal()).run()
     assert first_read[0] == 1
+
+
+def test_rows_wait_where_they_do_not_fit_and_one_that_never_will_is_an_error_row() -> None:
+    lengths = [5, 9, 5, 30, 4, 9, 2]
+    rows = (Prompt(row, text="x" * length) for row, length in enumerate(lengths))
+    decoder, journal = FakeDecoder(max_rows=4, room=12), MemoryJournal()
+    make_loop(rows, decoder, journal).run()
+    assert journal.rows == list(range(len(lengths)))
+    errors = {result.key.row: result.error for result in journal.results if result.error is not None}
+    assert sorted(errors) == [3]
+    assert errors[3].kind == "too_large"
+    assert "30 tokens of prompt" in errors[3].message
+    assert decoder.peak_rows == 2

@@ -15,6 +15,7 @@ from batchgen.engine.drafters.drawing import draw_drafts
 from batchgen.engine.drafters.model import DFlashModel, KeysValues
 from batchgen.engine.drafters.selector import greedy_path, top_candidates
 from batchgen.engine.drafters.visibility import visibility
+from batchgen.engine.memory import RowBytes
 from batchgen.engine.sampling.coupling import Coupling, Proposal
 from batchgen.engine.sampling.rules import Rules
 
@@ -48,6 +49,19 @@ class DFlashDrafter:
     @property
     def target_layer_ids(self) -> Sequence[int]:
         return self.config.target_layer_ids
+
+    @property
+    def row_bytes(self) -> RowBytes:
+        itemsize = self.model.dtype.size
+        entry = 2 * self.config.num_key_value_heads * self.config.head_dim * itemsize
+        windows = [kind.window for kind in self.config.layer_kinds]
+        kept = sum(window - 1 + MAX_APPEND for window in windows if window is not None)
+        return RowBytes(
+            fixed=kept * entry,
+            # Attention reads context and block side by side, which is a copy of one layer at a time.
+            per_token=(windows.count(None) + 1) * entry,
+            per_position=self.config.vocab_size * (itemsize + mx.float32.size),
+        )
 
     def make_context(self, num_rows: int) -> DraftContext:
         windows = [kind.window for kind in self.config.layer_kinds]

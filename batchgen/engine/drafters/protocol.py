@@ -6,6 +6,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from batchgen.engine.caches.context import DraftContext
+from batchgen.engine.memory import RowBytes
 from batchgen.engine.sampling.coupling import Coupling, Proposal
 from batchgen.engine.sampling.rules import Rules
 
@@ -21,6 +22,11 @@ class Drafter(Protocol):
     @property
     def target_layer_ids(self) -> Sequence[int]:
         """The target's layers (0-based) whose outputs it reads, in this order."""
+        ...
+
+    @property
+    def row_bytes(self) -> RowBytes:
+        """What a row takes in a context, and while a block of it is drafted."""
         ...
 
     def make_context(self, num_rows: int) -> DraftContext:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import mlx.core as mx
 
 from batchgen.engine.compiling import on_gpu
+from batchgen.engine.memory import RowBytes
 from batchgen.engine.target.projections import Projections
 
 # The largest head for which MLX has fused attention on CUDA; beyond it the plain form is all there is.
@@ -27,6 +28,10 @@ class AttentionLayer:
         self.head_dim = keys // self.num_kv_heads
         self._is_gated = queries == 2 * self.num_heads * self.head_dim
         self._module = module
+
+    def row_bytes(self, itemsize: int) -> RowBytes:
+        """What a row takes in this layer."""
+        return RowBytes(per_token=2 * self.num_kv_heads * self.head_dim * itemsize)
 
     def __call__(
         self, x: mx.array, mask: Mask, offsets: mx.array | int = 0, cache: tuple[mx.array, mx.array] | None = None

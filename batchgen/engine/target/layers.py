@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx import nn
 
+from batchgen.engine.memory import RowBytes
 from batchgen.engine.target.attention import AttentionLayer, Mask
 from batchgen.engine.target.gated_delta_forms import (
     Form,
@@ -61,6 +62,15 @@ class GatedDeltaLayer:
     def weights(self) -> GatedDeltaWeights:
         """Read anew at each use: training replaces them."""
         return GatedDeltaWeights.of(self._module)
+
+    def row_bytes(self, itemsize: int) -> RowBytes:
+        """What a row takes in this layer: its state before and after a commit, and the record of a block."""
+        weights = self.weights
+        keys, values = weights.num_k_heads * weights.k_dim, weights.num_v_heads * weights.v_dim
+        state = values * weights.k_dim * mx.float32.size
+        window = (weights.kernel_size - 1) * weights.num_channels * itemsize
+        record = (keys + values + weights.num_v_heads) * mx.float32.size + sum(self._project.sizes) * itemsize
+        return RowBytes(fixed=2 * state + 2 * window, per_position=record)
 
     def over_sequence(self, x: mx.array) -> mx.array:
         """Sequences from their start; differentiable."""

@@ -15,6 +15,7 @@ from mlx_lm.utils import load_model
 from batchgen.engine.caches.attention import AttentionRows
 from batchgen.engine.caches.recurrent import RecurrentRows
 from batchgen.engine.compiling import compiled
+from batchgen.engine.memory import RowBytes
 from batchgen.engine.quantizing import quantize
 from batchgen.engine.target.attention import AttentionLayer
 from batchgen.engine.target.choose_form import choose_form
@@ -33,8 +34,9 @@ class Target:
         self.model = model
         self.tap = tuple(tap)
         self._layers = Layers(model, stack=True)
-        mixers = [layer.mixer for layer in self._layers.layers]
-        self._form = choose_form([mixer.weights for mixer in mixers if isinstance(mixer, GatedDeltaLayer)], self.dtype)
+        self._mixers = [layer.mixer for layer in self._layers.layers]
+        recurrent = [mixer.weights for mixer in self._mixers if isinstance(mixer, GatedDeltaLayer)]
+        self._form = choose_form(recurrent, self.dtype)
         self._block = compiled(self._run_block)
         self._commit = compiled(self._run_commit)
 
@@ -45,7 +47,7 @@ class Target:
         return weight
 
     def make_state(self, num_rows: int) -> TargetState:
-        return TargetState([self._blank(layer.mixer) for layer in self._layers.layers], num_rows)
+        return TargetState([self._blank(mixer) for mixer in self._mixers], num_rows)
 
     def _blank(self, mixer: AttentionLayer | GatedDeltaLayer) -> RowStates:
         if isinstance(mixer, AttentionLayer):
@@ -53,6 +55,14 @@ class Target:
         weights = mixer.weights
         window = (weights.kernel_size - 1, weights.num_channels)
         return RecurrentRows(window, (weights.num_v_heads, weights.v_dim, weights.k_dim), self.dtype)
+
+    @property
+    def row_bytes(self) -> RowBytes:
+        """What a row takes in the state, and while a block of it is checked."""
+        sizes = [mixer.row_bytes(self.dtype.size) for mixer in self._mixers]
+        vocab_size = int(inner_model(self.model).embed_tokens.weight.shape[0])
+        # Logits as they come and in float32, and about as much again for what sampling makes of them.
+        return sum(sizes, RowBytes(per_position=vocab_size * (self.dtype.size + 2 * mx.float32.size)))
 
     def prefill(self, state: TargetState, tokens: mx.array, counts: mx.array) -> Hidden:
         """Takes each row's first counts[r] of tokens [R, T] into its state; what follows them is padding."""
