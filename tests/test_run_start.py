@@ -57,6 +57,32 @@ def test_a_foreign_file_is_refused_before_a_folder_is_made(tmp_path: Path) -> No
     assert sorted(path.name for path in output.parent.iterdir()) == ["done.parquet"]
 
 
+@pytest.mark.parametrize("state", ["finished", "partial", "empty"])
+def test_a_foreign_file_beside_a_run_folder_is_refused_by_check_and_run_alike(tmp_path: Path, state: str) -> None:
+    job, output = _job(tmp_path), tmp_path / "out" / "done.parquet"
+    folder = output.with_name("done.parquet.run")
+    folder.mkdir(parents=True)
+    if state != "empty":
+        _run(job, FakeBackend())
+        output.unlink()
+    if state == "partial":
+        log = folder / "log.jsonl"
+        log.write_bytes(log.read_bytes().splitlines(keepends=True)[0])
+    output.write_bytes(b"someone else's")
+    before = sorted(folder.rglob("*"))
+    messages = []
+    for start in (lambda: _startable(job), lambda: _run(job, FakeBackend())):
+        with pytest.raises(OutputError) as refusal:
+            start()
+        messages.append(str(refusal.value))
+    assert (
+        messages
+        == [f"{output} exists and was not made by the run in {folder}; move it away, or choose another path"] * 2
+    )
+    assert sorted(folder.rglob("*")) == before
+    assert output.read_bytes() == b"someone else's"
+
+
 def test_check_refuses_what_run_would(tmp_path: Path) -> None:
     job = _job(tmp_path)
     _startable(job)

@@ -167,6 +167,12 @@ def read_state(output: Path) -> RunState | None:
     )
 
 
+def read_folder_id(output: Path) -> str | None:
+    """The id of this output's run folder, None if no run was begun there yet."""
+    run = read_run_record(run_folder_path(output) / "run.json")
+    return None if run is None else run.folder_id
+
+
 def require_startable(output: Path, fingerprint: Mapping[str, Any], input_files: Sequence[InputRecord]) -> None:
     """Raises what `RunFolder.open` would raise because of what stands in the folder; writes nothing."""
     path = run_folder_path(output)
