@@ -118,7 +118,8 @@ def status(job: Path) -> None:
     from batchgen.job.load import load_job
     from batchgen.report.status import status_text
 
-    click.echo(status_text(Path(load_job(job).output.path), job))
+    loaded = load_job(job)
+    click.echo(status_text(Path(loaded.output.path), job, loaded.input.paths))
 
 
 class Report(Protocol):

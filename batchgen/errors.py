@@ -7,6 +7,7 @@
       ModelError             2   model or drafter cannot be used; nothing ran
       RunLockedError         2   another process writes this run folder; nothing ran
       FingerprintError       2   the run folder belongs to a job with other answers; nothing ran
+      InputLostError         3   the input was changed or became unreadable while the run was using it
       JournalError           3   the run folder cannot be written or is damaged
       EngineError            3   decoding failed as a whole
 
@@ -21,6 +22,9 @@ EXIT_ERROR_ROWS = 1
 EXIT_REFUSED = 2
 EXIT_FAILED = 3
 EXIT_INTERRUPTED = 130
+
+# What helps where an input file is no longer what a job began with.
+PUT_BACK = "put the original file back, then run again"
 
 
 class BatchgenError(Exception):
@@ -63,6 +67,10 @@ class FingerprintError(BatchgenError):
     """The run folder was begun by a job that gives other answers."""
 
     exit_code = EXIT_REFUSED
+
+
+class InputLostError(BatchgenError):
+    """The input was good when the run began, and is now changed or cannot be read; rows that are done are kept."""
 
 
 class JournalError(BatchgenError):

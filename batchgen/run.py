@@ -4,17 +4,27 @@ The order is the promise: nothing is written before the job, the input, the outp
 be good, and no weight is read before the run folder says that rows are missing. Decides nothing about rows itself.
 """
 
+import contextlib
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TextIO
 
 from batchgen.backend import Backend, versions
-from batchgen.errors import EXIT_DONE, EXIT_ERROR_ROWS, EXIT_INTERRUPTED, EngineError, OutputError
+from batchgen.errors import (
+    EXIT_DONE,
+    EXIT_ERROR_ROWS,
+    EXIT_INTERRUPTED,
+    PUT_BACK,
+    EngineError,
+    InputError,
+    InputLostError,
+    OutputError,
+)
 from batchgen.job.load import dump_job, load_job
 from batchgen.journal import run_folder as journal
 from batchgen.journal.disk import Disk
@@ -95,7 +105,11 @@ def run_job(job_path: Path, backend: Backend, surroundings: Surroundings) -> Out
     """
     plan = make_plan(load_job(job_path), backend)
     _require_own_file(plan.output)
-    with _open_folder(plan, backend, surroundings) as folder, StopSignals(surroundings.say_stopping) as stop:
+    with (
+        _open_folder(plan, backend, surroundings) as folder,
+        StopSignals(surroundings.say_stopping) as stop,
+        _input_in_use(),
+    ):
         plan.codec.pin_time(folder.run.begun)
         final = _require_own_final(plan, folder)
         if not folder.run.num_rows:
@@ -142,6 +156,16 @@ def _open_folder(plan: Plan, backend: Backend, surroundings: Surroundings) -> Ru
         disk=surroundings.disk,
         warn=surroundings.warn,
     )
+
+
+@contextlib.contextmanager
+def _input_in_use() -> Iterator[None]:
+    """What is refused of the input now was good when the run began, and rows may be done: that is no refusal to run."""
+    try:
+        yield
+    except InputError as error:
+        advice = "" if PUT_BACK in str(error) else f"; {PUT_BACK}"
+        raise InputLostError(f"{error}{advice}") from error
 
 
 def _require_own_file(output: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from batchgen.cli import main
-from batchgen.errors import EXIT_FAILED, FingerprintError, ModelError, OutputError
+from batchgen.errors import EXIT_FAILED, FingerprintError, InputLostError, ModelError, OutputError
 from batchgen.job.load import load_job
 from batchgen.plan import make_plan
 from batchgen.run import Surroundings, require_startable, run_job
@@ -81,6 +81,28 @@ def test_a_foreign_file_beside_a_run_folder_is_refused_by_check_and_run_alike(tm
     )
     assert sorted(folder.rglob("*")) == before
     assert output.read_bytes() == b"someone else's"
+
+
+@pytest.mark.parametrize("change", ["other rows", "gone"])
+def test_an_input_that_is_changed_during_a_run_ends_it_with_what_is_done(tmp_path: Path, change: str) -> None:
+    job, source = _job(tmp_path), tmp_path / "in.parquet"
+    original = source.read_bytes()
+
+    def overwrite(number: int) -> None:
+        if number == 2:
+            source.unlink() if change == "gone" else write_input(tmp_path, 6)
+
+    with pytest.raises(InputLostError, match=r"in\.parquet: .*put the original file back, then run again") as lost:
+        _run(job, FakeBackend(make_decoder=lambda: FakeDecoder(on_step=overwrite)))
+    assert lost.value.exit_code == EXIT_FAILED
+    found = "no such file" if change == "gone" else "in.parquet had 12 rows and has 6"
+    activity = CliRunner().invoke(main, ["status", str(job)]).output.splitlines()[2]
+    assert activity.startswith(f"Complete, but {tmp_path}/out/done.parquet is not there yet, and the input is not as")
+    assert found in activity
+    assert activity.endswith(f". Put the original file back. Make it with: batchgen run {job}")
+    source.write_bytes(original)
+    assert "is not there yet. Make it with" in CliRunner().invoke(main, ["status", str(job)]).output
+    assert _run(job, FakeBackend()).state == "finished"
 
 
 def test_check_refuses_what_run_would(tmp_path: Path) -> None:

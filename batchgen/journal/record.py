@@ -91,7 +91,7 @@ def read_run_record(path: Path) -> RunRecord | None:
 def require_same_run(path: Path, old: RunRecord, fingerprint: Mapping[str, Any], files: Sequence[InputRecord]) -> None:
     """Raises FingerprintError with every difference if job or input are not those that the record was begun with."""
     now = json.loads(json.dumps(dict(fingerprint)))
-    file_changes = _file_changes(old.input_files, files)
+    file_changes = input_changes(old.input_files, files)
     settings = difference(dict(old.fingerprint), now)
     # The digest of changed files says nothing to a person that the files' own lines don't.
     changes = file_changes + [line for line in settings if not (file_changes and line.startswith(INPUT_DIGEST))]
@@ -102,8 +102,8 @@ def require_same_run(path: Path, old: RunRecord, fingerprint: Mapping[str, Any],
         )
 
 
-def _file_changes(old: Sequence[InputRecord], new: Sequence[InputRecord]) -> list[str]:
-    """What a person should know; files that were only moved or renamed are the same files."""
+def input_changes(old: Sequence[InputRecord], new: Sequence[InputRecord]) -> list[str]:
+    """How the input files differ, a line each; files that were only moved or renamed are the same files."""
     if [_content(file) for file in old] == [_content(file) for file in new]:
         return []
     before, after = {file.path: file for file in old}, {file.path: file for file in new}

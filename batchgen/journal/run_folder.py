@@ -141,6 +141,7 @@ class RunState:
     """What can be told of a run folder without opening it for writing."""
 
     path: Path
+    input_files: tuple[InputRecord, ...]
     num_rows: int
     num_done: int
     num_errors: int
@@ -158,6 +159,7 @@ def read_state(output: Path) -> RunState | None:
     records = read_log(path / "log.jsonl").records
     return RunState(
         path=path,
+        input_files=run.input_files,
         num_rows=run.num_rows,
         num_done=sum(record.num_rows for record in records),
         num_errors=sum(record.num_errors for record in records),
