@@ -100,6 +100,13 @@ def locate(schema: Schema, message: str, refusal_of: Callable[[Schema], str | No
     return found
 
 
+def references(schema: Schema) -> dict[str, Any]:
+    """For each `$ref` of a document the schema that it points to, None if there is none."""
+    parts = dict(_parts(schema))
+    texts = {part["$ref"] for _, part in subschemas(schema) if "$ref" in part}
+    return {text: parts.get(_pointer(text)) for text in texts}
+
+
 def _parts(part: Any, pointer: str = "#") -> Iterator[tuple[str, Any]]:
     """What stands where a schema must, outer ones first, each with its pointer."""
     yield pointer, part
