@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from batchgen.errors import FingerprintError, JournalError
-from batchgen.job.fingerprint import difference
+from batchgen.journal.changes import setting_changes
 
 FORMAT_VERSION = 1
-INPUT_DIGEST = "input.content:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +91,7 @@ def require_same_run(path: Path, old: RunRecord, fingerprint: Mapping[str, Any],
     """Raises FingerprintError with every difference if job or input are not those that the record was begun with."""
     now = json.loads(json.dumps(dict(fingerprint)))
     file_changes = input_changes(old.input_files, files)
-    settings = difference(dict(old.fingerprint), now)
-    # The digest of changed files says nothing to a person that the files' own lines don't.
-    changes = file_changes + [line for line in settings if not (file_changes and line.startswith(INPUT_DIGEST))]
+    changes = file_changes + setting_changes(old.fingerprint, now, is_input_told=bool(file_changes))
     if changes:
         raise FingerprintError(
             f"{path.parent} was begun with other settings or input: {'; '.join(changes)}; "
