@@ -106,7 +106,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("model", "{a: b}", f"found a mapping, {TEXT}"),
     ("model", '"a\\0b"', 'found "a\x00b", must not hold a NUL character'),
     ("model", '"\\ud800"', "must be Unicode text, and holds a lone surrogate"),
-    ("model", "!path x", "the tag !path may not stand here"),
+    ("model", "!path x", "the tag !path may not stand here; leave it out"),
     ("revision", "1.0", f"found 1.0, {TEXT}"),
     ("drafter", "3", f"found 3, {TEXT}"),
     ("drafter_revision", "false", f"found false, {TEXT}"),
