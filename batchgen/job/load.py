@@ -22,6 +22,7 @@ from batchgen.job.sampling import FromColumn
 from batchgen.job.spec import Job
 
 _SET = "--set"
+_NO_COLUMN = "missing; a value that rows give themselves is written {column: NAME}, or {column: NAME, default: VALUE}"
 _REFERENCE = "#/$defs/"
 
 
@@ -97,7 +98,9 @@ def _validate(document: Document, stem: str) -> Job:
     try:
         return Job.model_validate({"name": stem} | document.value)
     except ValidationError as error:
-        problems = [_describe(details, document) for details in error.errors(include_url=False)]
+        errors = error.errors(include_url=False)
+        mistyped = {_mistyped(key_path(details)) for details in errors if details["type"] == "extra_forbidden"}
+        problems = [_describe(details, document) for details in errors if tuple(key_path(details)) not in mistyped]
         _raise_problems(problems)
         raise
 
@@ -118,7 +121,7 @@ def _describe(details: ErrorDetails, document: Document) -> tuple[str, int, str]
     keys, kind = key_path(details), details["type"]
     key_node, node = document.find(keys)
     if kind == "missing":
-        return _line(key_node or node, keys, "missing, and every job needs it")
+        return _line(key_node or node, keys, "missing, and every job needs it" if len(keys) < 3 else _NO_COLUMN)
     if kind == "extra_forbidden":
         return _line(key_node or node, keys, _unknown_key(keys))
     must = requirement(details)
@@ -132,7 +135,10 @@ def _unknown_key(keys: Sequence[str | int]) -> str:
     *parents, name = [str(key) for key in keys]
     sections = _sections()
     if len(parents) > 1:
-        return f"unknown key, the keys here are {', '.join(FromColumn.model_fields)}"
+        near = difflib.get_close_matches(name, FromColumn.model_fields, n=1)
+        return "unknown key, " + (
+            f"did you mean {near[0]}" if near else f"the keys here are {', '.join(FromColumn.model_fields)}"
+        )
     here = sections.get(".".join(parents), [])
     homes = [section for section, names in sections.items() if name in names]
     if homes:
@@ -145,6 +151,14 @@ def _unknown_key(keys: Sequence[str | int]) -> str:
     if near:
         return f"unknown key, did you mean {everywhere[near[0]]}.{near[0]}"
     return f"unknown key, the keys here are {', '.join(here)}"
+
+
+def _mistyped(keys: Sequence[str | int]) -> tuple[str | int, ...]:
+    """The key that an unknown one was meant for, so that it is not called missing as well."""
+    *parents, name = keys
+    here = list(FromColumn.model_fields) if len(parents) > 1 else _sections().get(".".join(map(str, parents)), [])
+    near = difflib.get_close_matches(str(name), here, n=1)
+    return (*parents, *near)
 
 
 def _sections() -> dict[str, list[str]]:

@@ -369,12 +369,19 @@ def test_a_column_in_place_of_a_value(tmp_path: Path) -> None:
     assert sampling.defaults() == Sampling(temperature=0.5, stop=("a", "b"))
 
 
+NO_COLUMN = "missing; a value that rows give themselves is written {column: NAME}, or {column: NAME, default: VALUE}"
+
+
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
         ("{column: 1}", ".column", f"found 1, {TEXT}"),
         ("{column: t, default: -1}", ".default", "found -1, must be at least 0"),
-        ("{column: t, defaults: 1}", ".defaults", "unknown key, the keys here are column, default"),
+        ("{column: t, defaults: 1}", ".defaults", "unknown key, did you mean default"),
+        ("{column: t, other: 1}", ".other", "unknown key, the keys here are column, default"),
+        ("{colum: t}", ".colum", "unknown key, did you mean column"),
+        ("{default: 0.5}", ".column", NO_COLUMN),
+        ("{}", ".column", NO_COLUMN),
     ],
 )
 def test_faults_of_a_column_stand_where_they_are(tmp_path: Path, text: str, place: str, message: str) -> None:
@@ -382,6 +389,20 @@ def test_faults_of_a_column_stand_where_they_are(tmp_path: Path, text: str, plac
     with pytest.raises(JobError) as caught:
         load_job(path)
     assert str(caught.value) == f"{path}:{lines['sampling.temperature']}: sampling.temperature{place}: {message}"
+
+
+@pytest.mark.parametrize("key", ["stop", "choice", "thinking", "max_tokens", "logit_bias", "json_schema"])
+def test_a_mistyped_column_is_no_value_of_any_key(tmp_path: Path, key: str) -> None:
+    path, lines = write_job(tmp_path, {f"sampling.{key}": "{columm: t}"})
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    place = f"{path}:{lines[f'sampling.{key}']}: sampling.{key}"
+    assert str(caught.value) == f"{place}.columm: unknown key, did you mean column"
+
+
+def test_mappings_that_are_values_stay_values(tmp_path: Path) -> None:
+    for key, text in {"json_schema": "{default: 1}", "logit_bias": "{1: 2.5}"}.items():
+        assert load_job(write_job(tmp_path, {f"sampling.{key}": text})[0]).sampling.columns() == {}
 
 
 def test_a_fault_in_a_list_names_its_place(tmp_path: Path) -> None:

@@ -43,6 +43,16 @@ def test_unknown_keys(tmp_path: Path, key: str, hint: str) -> None:
     assert str(caught.value) == f"{path}:{lines[key]}: {key}: unknown key, {hint}"
 
 
+def test_a_mistyped_key_is_not_called_missing_as_well(tmp_path: Path) -> None:
+    path, lines = write_job(tmp_path, {"model": None, "modle": "m", "input.path": None, "input.pth": "a.parquet"})
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    assert str(caught.value).splitlines() == [
+        f"{path}:{lines['modle']}: modle: unknown key, did you mean model",
+        f"{path}:{lines['input.pth']}: input.pth: unknown key, did you mean path",
+    ]
+
+
 def test_all_problems_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     text = """\
