@@ -94,12 +94,11 @@ def check(job: Path) -> None:
     """
     from batchgen import check as check_room
     from batchgen.backend import MlxBackend
-    from batchgen.job.load import load_job
-    from batchgen.plan import make_plan
+    from batchgen.plan import plan_job
     from batchgen.run import require_startable
 
     backend = MlxBackend()
-    plan = make_plan(load_job(job), backend)
+    plan = plan_job(job, backend)
     require_startable(plan, backend)
     report = check_room.check(plan)
     click.echo("\n".join(report.lines()))

@@ -25,7 +25,7 @@ from batchgen.errors import (
     InputLostError,
     OutputError,
 )
-from batchgen.job.load import dump_job, load_job
+from batchgen.job.load import dump_job
 from batchgen.journal import run_folder as journal
 from batchgen.journal.disk import Disk
 from batchgen.journal.run_folder import RunFolder, run_folder_path
@@ -33,7 +33,7 @@ from batchgen.output.final import FinalState, Mark, final_state, is_foreign, mak
 from batchgen.output.merge import merge
 from batchgen.output.progress import Progress, make_progress
 from batchgen.output.stats import Totals
-from batchgen.plan import Plan, make_plan
+from batchgen.plan import Plan, plan_job
 from batchgen.schedule.loop import Loop, LoopOptions
 from batchgen.schedule.stop import StopSignals
 from batchgen.types import RowKey
@@ -103,7 +103,7 @@ def run_job(job_path: Path, backend: Backend, surroundings: Surroundings) -> Out
 
     Raises the errors of `errors.py`; rows that were committed before stay done whatever is raised.
     """
-    plan = make_plan(load_job(job_path), backend)
+    plan = plan_job(job_path, backend)
     _require_own_file(plan.output)
     with (
         _open_folder(plan, backend, surroundings) as folder,

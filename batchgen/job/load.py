@@ -4,9 +4,11 @@ Each line reads `jobs/x.yaml:14: sampling.max_tokens: found 0, must be at least 
 file, whatever the job file holds.
 """
 
+import contextlib
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from batchgen.errors import JobError
+from batchgen.errors import InputError, JobError, ModelError, OutputError
 from batchgen.job.document import CoreLoader, Document, found, merged_resolvers, parse
 from batchgen.job.messages import dotted, key_path, requirement
 from batchgen.job.sampling import FromColumn
@@ -23,6 +25,7 @@ from batchgen.job.spec import Job
 
 _SET = "--set"
 _NO_COLUMN = "missing; a value that rows give themselves is written {column: NAME}, or {column: NAME, default: VALUE}"
+_KEY_OF_MESSAGE = re.compile(r"^([a-z_]+(?:\.[a-z_]+)*): |, which ([a-z_.]+) names")
 _REFERENCE = "#/$defs/"
 
 
@@ -40,6 +43,32 @@ def load_job(path: Path, overrides: Mapping[str, str] | None = None) -> Job:
     document.read()
     _raise_problems([_line(node, keys, text) for node, keys, text in document.problems])
     return _validate(document, path.stem)
+
+
+@contextlib.contextmanager
+def told_with_line(path: Path) -> Iterator[None]:
+    """Puts file and line before what is refused later of a key in the job file at `path`.
+
+    The message must begin with the key (`sampling.regex: ...`) or speak of what it names (`..., which input.id names`).
+    """
+    try:
+        yield
+    except (JobError, InputError, OutputError, ModelError) as error:
+        key = _KEY_OF_MESSAGE.search(str(error))
+        line = None if key is None else _line_of(path, (key[1] or key[2]).split("."))
+        if line is None:
+            raise
+        raise type(error)(f"{path}:{line}: {error}") from error
+
+
+def _line_of(path: Path, keys: Sequence[str]) -> int | None:
+    """The line of a key in a job file, None if it is not there."""
+    try:
+        document = parse(_read_text(path), str(path))
+    except JobError:
+        return None  # it was good, and has been changed since
+    key, _ = document.find(keys)
+    return key.start_mark.line + 1 if key is not None and key.value == keys[-1] else None
 
 
 def job_schema() -> dict[str, Any]:

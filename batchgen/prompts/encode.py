@@ -100,7 +100,7 @@ class Codec:
             return []
         refusal = self._refusal(prompt.sampling)
         if refusal is not None:
-            return RowError("bad_sampling", f"{prompt.place}: {refusal}")
+            return RowError("bad_sampling", f"{prompt.place}: {_with_column(refusal, prompt.sampling_columns)}")
         tokens = self.encode(prompt)
         if isinstance(tokens, RowError):
             return tokens
@@ -277,3 +277,10 @@ class Codec:
                 f"{self._folder}: the tokenizer has {self.vocab_size} tokens and the model {self._model_vocab_size}; "
                 "they do not belong together"
             )
+
+
+def _with_column(refusal: str, columns: Mapping[str, str]) -> str:
+    """What is wrong with a key's value in a row, with the column that has it if there is one."""
+    key, _, reason = refusal.partition(": ")
+    column = columns.get(key.removeprefix("sampling."))
+    return refusal if column is None else f"column {column}, which {key} names: {reason}"

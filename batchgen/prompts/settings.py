@@ -61,6 +61,10 @@ class SamplingReader:
         reason = contradiction(self._own | given)
         return to_sampling(self._own | given) if reason is None else RowError("bad_sampling", f"{place}: {reason}")
 
+    def given(self, values: Mapping[str, Any]) -> dict[str, str]:
+        """For each key of which a row with these values has its own, the column."""
+        return {key: name for key, name in self._names.items() if values[name] is not None}
+
     def num_samples(self, value: Any) -> int:
         """How many output rows a row with this value of `n_column` has; one, if the value cannot stand."""
         try:
