@@ -163,13 +163,13 @@ def test_a_filter_cannot_ask_rows_whose_text_is_not_utf8(tmp_path: Path) -> None
 
 def test_repeated_ids_are_named_with_both_places(tmp_path: Path) -> None:
     one = write(tmp_path / "a.parquet", {"id": ["a", "b", "a"]})
-    other = write(tmp_path / "b.parquet", {"id": ["c", "b", "a", "c", "d", "c"]})
+    other = write(tmp_path / "b.parquet", {"id": ["c", "b", "a", "c", "d", "c", *"eeff"]})
     with pytest.raises(InputError) as caught:
         open_table([one, other], column="id", id="id")
     assert str(caught.value) == (
         "input.id: column id has ids that stand more than once: "
-        f"a ({one}: row 0, and {one}: row 2); b ({one}: row 1, and {other}: row 1); "
-        f"a ({one}: row 0, and {other}: row 2)"
+        f"a ({one}: row 0, and {one}: row 2, and 1 more); b ({one}: row 1, and {other}: row 1); "
+        f"c ({other}: row 0, and {other}: row 3, and 1 more); and 2 more"
         "; make them different, or leave input.id out to go by row number"
     )
 
