@@ -55,8 +55,8 @@ def main() -> None:
     Example:
       batchgen run jobs/summarize.yaml
 
-    Exit codes: 0 all rows done, 1 finished with error rows, 2 bad job, input or model (nothing ran), 3 the run failed
-    and can be resumed, 130 interrupted and can be resumed.
+    Exit codes: 0 all rows done, 1 finished with error rows, 2 bad job, input, model, output or run folder (nothing
+    ran), 3 the run failed and can be resumed, 130 interrupted and can be resumed.
     """
 
 

@@ -8,7 +8,8 @@
       RunLockedError         2   another process writes this run folder; nothing ran
       FingerprintError       2   the run folder belongs to a job with other answers; nothing ran
       InputLostError         3   the input was changed or became unreadable while the run was using it
-      JournalError           3   the run folder cannot be written or is damaged
+      JournalError           3   the run folder cannot be written, or its rows contradict each other
+        RunFolderError       2   what stands in the run's place cannot be gone on with; nothing ran
       EngineError            3   decoding failed as a whole
 
 A message is one sentence that says where, what was found and what to do. A bad row is never an
@@ -75,6 +76,12 @@ class InputLostError(BatchgenError):
 
 class JournalError(BatchgenError):
     """A write to the run folder failed, or what stands there contradicts itself."""
+
+
+class RunFolderError(JournalError):
+    """The run folder is damaged, of a newer batchgen, unreadable or no folder, found before anything ran."""
+
+    exit_code = EXIT_REFUSED
 
 
 class EngineError(BatchgenError):

@@ -1,5 +1,6 @@
 """How a run starts: what holds it to an earlier start, what it refuses before it writes, and how its own faults end."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,32 @@ def test_check_refuses_what_run_would(tmp_path: Path) -> None:
     _startable(job)
     with pytest.raises(FingerprintError, match="max_tokens: 8 -> 9"):
         _startable(_job(tmp_path, sampling__max_tokens=9))
+
+
+@pytest.mark.parametrize("damage", ["garbage", "missing", "newer", "a file", "parts a file", "no permission"])
+def test_a_run_folder_that_cannot_be_gone_on_with_is_exit_2_everywhere(
+    tmp_path: Path, damage: str, monkeypatch: Any
+) -> None:
+    job, output = _job(tmp_path), tmp_path / "out" / "done.parquet"
+    folder = output.with_name("done.parquet.run")
+    _run(job, FakeBackend())
+    if damage == "garbage":
+        (folder / "run.json").write_text("{")
+    elif damage == "newer":
+        (folder / "run.json").write_text('{"format_version": 99}')
+    elif damage in ("missing", "no permission"):
+        (folder / "run.json").unlink()
+        if damage == "no permission":
+            (folder / "run.json").mkdir()
+    else:
+        place = folder if damage == "a file" else folder / "parts"
+        shutil.rmtree(place)
+        place.write_text("x")
+    monkeypatch.setattr("batchgen.backend.MlxBackend", FakeBackend)
+    results = [CliRunner().invoke(main, [command, str(job)]) for command in ("run", "check", "status")]
+    assert [result.exit_code for result in results] == [2, 2, 2]
+    assert len({result.output for result in results}) == 1
+    assert results[0].output.startswith(f"error: {folder}")
 
 
 def test_going_on_in_another_arithmetic_is_refused(tmp_path: Path) -> None:

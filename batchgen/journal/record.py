@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from batchgen.errors import FingerprintError, JournalError
+from batchgen.errors import FingerprintError, RunFolderError
 from batchgen.journal.changes import setting_changes
 
 FORMAT_VERSION = 1
@@ -57,20 +57,20 @@ class RunRecord:
 
 
 def read_run_record(path: Path) -> RunRecord | None:
-    """The record at `path`; None if there is none; JournalError if it is damaged or of a newer batchgen."""
+    """The record at `path`; None if there is none; RunFolderError if it is damaged or of a newer batchgen."""
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise JournalError(f"{path}: cannot be read ({error.strerror}); put that right and run again") from error
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); put that right and run again") from error
     except ValueError as error:
         raise _damaged(path) from error
     version = content.get("format_version") if isinstance(content, dict) else None
     if not isinstance(version, int):
         raise _damaged(path)
     if version > FORMAT_VERSION:
-        raise JournalError(
+        raise RunFolderError(
             f"{path}: format version {version} is newer than this batchgen reads ({FORMAT_VERSION}); "
             "go on with the version that began the run, or choose another output"
         )
@@ -125,5 +125,5 @@ def _changes_of_one(old: InputRecord, new: InputRecord) -> list[str]:
     return []
 
 
-def _damaged(path: Path) -> JournalError:
-    return JournalError(f"{path}: is not a run record; restore it, or move the folder away to begin again")
+def _damaged(path: Path) -> RunFolderError:
+    return RunFolderError(f"{path}: is not a run record; restore it, or move the folder away to begin again")
