@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from batchgen.errors import InputError
-from batchgen.job.messages import dotted, key_path, requirement
+from batchgen.job.messages import dotted, key_path, row_requirement
 from batchgen.job.sampling import VALUE_TYPES, contradiction, to_sampling
 from batchgen.job.section import problem
 from batchgen.job.spec import SamplingSpec
@@ -92,7 +92,7 @@ def _checked(key: str, value: Any) -> Any:
         details = error.errors(include_url=False)[0]
         where = dotted(key_path(details))
         verb = f"has at {where}" if where else "is"
-        raise _RefusedError(f"{verb} {_shown(details['input'])}; {requirement(details)}") from None
+        raise _RefusedError(f"{verb} {_shown(details['input'])}; {row_requirement(details)}") from None
     except PydanticCustomError as error:
         raise _RefusedError(f"is {_shown(value)}; {error.message()}") from None
 

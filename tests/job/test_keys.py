@@ -184,7 +184,7 @@ REFUSED: list[tuple[str, str, str]] = [
         'found "{", must be JSON: Expecting property name enclosed in double quotes (line 1, column 2)',
     ),
     ("sampling.regex", "''", 'found "", must not be empty'),
-    ("sampling.choice", "[]", "found a list, must have at least 1 entries"),
+    ("sampling.choice", "[]", "found a list, must have at least 1 entries, and has 0"),
     ("sampling.coupling", "own", "found own, must be one of shared or rejection"),
     ("sampling.seed", "-1", "found -1, must be at least 0"),
     ("sampling.seed", "9223372036854775808", "found 9223372036854775808, must be at most 9223372036854775807"),
