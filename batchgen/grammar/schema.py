@@ -196,7 +196,7 @@ def _type_fault(value: Any) -> str | None:
         if not isinstance(name, str):
             return f"must be the name of a type or a list of names, and holds {_shown(name)}"
         if name not in _TYPES:
-            near = difflib.get_close_matches(name, _TYPES, n=1)
+            near = difflib.get_close_matches(name, _TYPES, n=1, cutoff=0.7)
             return f"{json.dumps(name)} is no type, " + (
                 f"did you mean {near[0]}" if near else f"the types are {', '.join(_TYPES)}"
             )
