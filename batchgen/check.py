@@ -60,7 +60,7 @@ class CheckReport:
             + (f", drafter {self.job.drafter}" if self.job.drafter else ", no drafter"),
             f"input          {self._input()}",
             f"bad rows       {self._errors()}",
-            *(f"               {message}" for message in self.error_messages),
+            *(f"               {message}" for message in self._messages()),
             f"prompt tokens  {self._lengths()}",
             f"context        {self._context()}",
             f"output         {self.job.output.path} can be written",
@@ -76,6 +76,10 @@ class CheckReport:
     def _errors(self) -> str:
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.error_counts)
         return f"{self.num_errors} ({kinds})" if kinds else "0"
+
+    def _messages(self) -> list[str]:
+        num_more = self.num_errors - len(self.error_messages)
+        return [*self.error_messages, *([f"and {num_more} more"] if num_more else [])]
 
     def _lengths(self) -> str:
         if self.lengths is None:

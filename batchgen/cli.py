@@ -55,8 +55,8 @@ def main() -> None:
     Example:
       batchgen run jobs/summarize.yaml
 
-    Exit codes: 0 all rows done, 1 finished with error rows, 2 bad job, input or model (nothing ran), 3 the run failed
-    and can be resumed, 130 interrupted and can be resumed.
+    Exit codes: 0 all rows done, 1 finished with error rows, 2 bad job, input, model, output or run folder (nothing
+    ran), 3 the run failed and can be resumed, 130 interrupted and can be resumed.
     """
 
 
@@ -94,12 +94,11 @@ def check(job: Path) -> None:
     """
     from batchgen import check as check_room
     from batchgen.backend import MlxBackend
-    from batchgen.job.load import load_job
-    from batchgen.plan import make_plan
+    from batchgen.plan import plan_job
     from batchgen.run import require_startable
 
     backend = MlxBackend()
-    plan = make_plan(load_job(job), backend)
+    plan = plan_job(job, backend)
     require_startable(plan, backend)
     report = check_room.check(plan)
     click.echo("\n".join(report.lines()))
@@ -118,7 +117,8 @@ def status(job: Path) -> None:
     from batchgen.job.load import load_job
     from batchgen.report.status import status_text
 
-    click.echo(status_text(Path(load_job(job).output.path), job))
+    loaded = load_job(job)
+    click.echo(status_text(Path(loaded.output.path), job, loaded.input.paths))
 
 
 class Report(Protocol):

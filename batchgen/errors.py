@@ -7,7 +7,9 @@
       ModelError             2   model or drafter cannot be used; nothing ran
       RunLockedError         2   another process writes this run folder; nothing ran
       FingerprintError       2   the run folder belongs to a job with other answers; nothing ran
-      JournalError           3   the run folder cannot be written or is damaged
+      InputLostError         3   the input was changed or became unreadable while the run was using it
+      JournalError           3   the run folder cannot be written, or its rows contradict each other
+        RunFolderError       2   what stands in the run's place cannot be gone on with; nothing ran
       EngineError            3   decoding failed as a whole
 
 A message is one sentence that says where, what was found and what to do. A bad row is never an
@@ -21,6 +23,9 @@ EXIT_ERROR_ROWS = 1
 EXIT_REFUSED = 2
 EXIT_FAILED = 3
 EXIT_INTERRUPTED = 130
+
+# What helps where an input file is no longer what a job began with.
+PUT_BACK = "put the original file back, then run again"
 
 
 class BatchgenError(Exception):
@@ -65,8 +70,18 @@ class FingerprintError(BatchgenError):
     exit_code = EXIT_REFUSED
 
 
+class InputLostError(BatchgenError):
+    """The input was good when the run began, and is now changed or cannot be read; rows that are done are kept."""
+
+
 class JournalError(BatchgenError):
     """A write to the run folder failed, or what stands there contradicts itself."""
+
+
+class RunFolderError(JournalError):
+    """The run folder is damaged, of a newer batchgen, unreadable or no folder, found before anything ran."""
+
+    exit_code = EXIT_REFUSED
 
 
 class EngineError(BatchgenError):

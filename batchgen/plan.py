@@ -13,6 +13,7 @@ from batchgen.backend import Backend, TextCodec
 from batchgen.destination import verify_output
 from batchgen.hub import ModelFolder
 from batchgen.job.fingerprint import Scalar, fingerprint
+from batchgen.job.load import load_job, told_with_line
 from batchgen.job.spec import Job
 from batchgen.journal.record import InputRecord
 from batchgen.prompts.read import InputTable
@@ -90,6 +91,13 @@ def make_plan(job: Job, backend: Backend) -> Plan:
     output = Path(job.output.path)
     verify_output(output, table.files, job.input.paths)
     return Plan(job, table, output, open_models(job, backend))
+
+
+def plan_job(path: Path, backend: Backend) -> Plan:
+    """`make_plan` of the job in a file; what is wrong with a key of it is told with its line."""
+    job = load_job(path)
+    with told_with_line(path):
+        return make_plan(job, backend)
 
 
 def _optional_columns(job: Job) -> list[str]:

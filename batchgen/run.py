@@ -4,26 +4,36 @@ The order is the promise: nothing is written before the job, the input, the outp
 be good, and no weight is read before the run folder says that rows are missing. Decides nothing about rows itself.
 """
 
+import contextlib
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TextIO
 
 from batchgen.backend import Backend, versions
-from batchgen.errors import EXIT_DONE, EXIT_ERROR_ROWS, EXIT_INTERRUPTED, EngineError, OutputError
-from batchgen.job.load import dump_job, load_job
+from batchgen.errors import (
+    EXIT_DONE,
+    EXIT_ERROR_ROWS,
+    EXIT_INTERRUPTED,
+    PUT_BACK,
+    EngineError,
+    InputError,
+    InputLostError,
+    OutputError,
+)
+from batchgen.job.load import dump_job
 from batchgen.journal import run_folder as journal
 from batchgen.journal.disk import Disk
 from batchgen.journal.run_folder import RunFolder, run_folder_path
-from batchgen.output.final import FinalState, Mark, final_state, make_metadata
+from batchgen.output.final import FinalState, Mark, final_state, is_foreign, make_metadata
 from batchgen.output.merge import merge
 from batchgen.output.progress import Progress, make_progress
 from batchgen.output.stats import Totals
-from batchgen.plan import Plan, make_plan
+from batchgen.plan import Plan, plan_job
 from batchgen.schedule.loop import Loop, LoopOptions
 from batchgen.schedule.stop import StopSignals
 from batchgen.types import RowKey
@@ -93,9 +103,13 @@ def run_job(job_path: Path, backend: Backend, surroundings: Surroundings) -> Out
 
     Raises the errors of `errors.py`; rows that were committed before stay done whatever is raised.
     """
-    plan = make_plan(load_job(job_path), backend)
-    _require_no_foreign_file(plan.output)
-    with _open_folder(plan, backend, surroundings) as folder, StopSignals(surroundings.say_stopping) as stop:
+    plan = plan_job(job_path, backend)
+    _require_own_file(plan.output)
+    with (
+        _open_folder(plan, backend, surroundings) as folder,
+        StopSignals(surroundings.say_stopping) as stop,
+        _input_in_use(),
+    ):
         plan.codec.pin_time(folder.run.begun)
         final = _require_own_final(plan, folder)
         if not folder.run.num_rows:
@@ -127,7 +141,7 @@ def run_job(job_path: Path, backend: Backend, surroundings: Surroundings) -> Out
 
 def require_startable(plan: Plan, backend: Backend) -> None:
     """Raises what `run_job` would raise of a plan before it writes anything: for `check`, which never writes."""
-    _require_no_foreign_file(plan.output)
+    _require_own_file(plan.output)
     journal.require_startable(plan.output, plan.fingerprint(backend), plan.input_records())
 
 
@@ -144,24 +158,34 @@ def _open_folder(plan: Plan, backend: Backend, surroundings: Surroundings) -> Ru
     )
 
 
-def _require_no_foreign_file(output: Path) -> None:
-    """OutputError if something stands at the output path and no run of it was ever begun, before a folder is made."""
-    folder = run_folder_path(output)
-    if output.exists() and not folder.exists():
-        raise OutputError(
-            f"{output} exists and was not made by a run that is known here ({folder} is missing); "
-            "move it away, or choose another path"
-        )
+@contextlib.contextmanager
+def _input_in_use() -> Iterator[None]:
+    """What is refused of the input now was good when the run began, and rows may be done: that is no refusal to run."""
+    try:
+        yield
+    except InputError as error:
+        advice = "" if PUT_BACK in str(error) else f"; {PUT_BACK}"
+        raise InputLostError(f"{error}{advice}") from error
+
+
+def _require_own_file(output: Path) -> None:
+    """OutputError if something stands at the output path that its run did not make, before anything is written."""
+    if is_foreign(output, journal.read_folder_id(output)):
+        raise _foreign_file(output)
 
 
 def _require_own_final(plan: Plan, folder: RunFolder) -> FinalState:
     """What stands at the output path; OutputError if this run did not make it."""
     state = final_state(plan.output, _mark(folder), plan.final_schema)
     if state == "foreign":
-        raise OutputError(
-            f"{plan.output} exists and was not made by the run in {folder.path}; move it away, or choose another path"
-        )
+        raise _foreign_file(plan.output)
     return state
+
+
+def _foreign_file(output: Path) -> OutputError:
+    folder = run_folder_path(output)
+    known = f"the run in {folder}" if folder.exists() else f"a run that is known here ({folder} is missing)"
+    return OutputError(f"{output} exists and was not made by {known}; move it away, or choose another path")
 
 
 def _is_complete(folder: RunFolder) -> bool:

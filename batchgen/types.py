@@ -4,7 +4,7 @@ Nothing here computes; nothing here imports mlx, pyarrow or another room.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ class Prompt:
     """One input record as the job renders it: `text` or `messages` (role, content, ...), or the reason it has neither.
 
     `place` is its file and its row there, for messages. `id` is the value of the job's id column, None where the job
-    names none. `sampling` holds for all its samples; with an error only its `n` means anything.
+    names none. `sampling` holds for all its samples; with an error only its `n` means anything. `sampling_columns` are
+    the columns of the keys under `sampling` whose value is the row's own, for messages.
     """
 
     row: int
@@ -94,6 +95,7 @@ class Prompt:
     place: str = ""
     id: int | str | None = None
     sampling: Sampling = Sampling()
+    sampling_columns: Mapping[str, str] = field(default_factory=dict)
 
 
 class StopMatcher(Protocol):

@@ -113,6 +113,8 @@ def test_only_the_first_messages_are_kept(folder: Path) -> None:
     write(folder / "in.parquet", {"t": ["x", *[""] * 50]})
     report = check(job_of(folder), no_engine)
     assert (report.num_errors, len(report.error_messages)) == (50, 5)
+    assert [line.strip() for line in report.lines()[4:10]] == [*report.error_messages, "and 45 more"]
+    assert report.lines()[10].startswith("prompt tokens")
 
 
 @pytest.mark.parametrize(

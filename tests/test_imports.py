@@ -31,7 +31,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "plan": (*BASE, "backend", "destination", "hub", "job", "journal", "prompts"),
     "run": (*BASE, "backend", "plan", "job", "journal", "output", "schedule"),
     "check": (*BASE, "backend", "plan", "job", "prompts"),
-    "report": (*BASE, "run", "job", "journal", "output"),
+    "report": (*BASE, "run", "job", "journal", "output", "prompts.files"),
     "training": (*BASE, "engine", "prompts", "job", "hub"),
     "bench": (*BASE, "plan", "backend", "job", "prompts", "schedule", "engine", "report"),
     "cli": ("",),

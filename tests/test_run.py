@@ -307,7 +307,7 @@ def test_changed_settings_are_refused_before_weights(tmp_path: Path, changes: di
 def test_another_model_is_refused_and_another_drafter_is_not(tmp_path: Path) -> None:
     write_input(tmp_path, 6)
     run(write_job(tmp_path))
-    with pytest.raises(FingerprintError, match=r"model\.config\.json"):
+    with pytest.raises(FingerprintError, match=r"input: the model's config\.json differs; put that back"):
         run(write_job(tmp_path), FakeBackend(model_identity={"config.json": "bb"}))
     outcome = run(write_job(tmp_path, drafter="some/drafter", engine__max_rows=2, engine__prefill_chunk=7))
     assert outcome.state == "already complete"

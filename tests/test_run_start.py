@@ -1,5 +1,6 @@
 """How a run starts: what holds it to an earlier start, what it refuses before it writes, and how its own faults end."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from click.testing import CliRunner
 
 from batchgen.backend import MlxBackend
 from batchgen.cli import main
-from batchgen.errors import EXIT_FAILED, FingerprintError, JobError, ModelError, OutputError
+from batchgen.errors import EXIT_FAILED, FingerprintError, InputLostError, JobError, ModelError, OutputError
 from batchgen.job.load import load_job
 from batchgen.plan import make_plan
 from batchgen.run import Surroundings, require_startable, run_job
@@ -58,6 +59,54 @@ def test_a_foreign_file_is_refused_before_a_folder_is_made(tmp_path: Path) -> No
     assert sorted(path.name for path in output.parent.iterdir()) == ["done.parquet"]
 
 
+@pytest.mark.parametrize("state", ["finished", "partial", "empty"])
+def test_a_foreign_file_beside_a_run_folder_is_refused_by_check_and_run_alike(tmp_path: Path, state: str) -> None:
+    job, output = _job(tmp_path), tmp_path / "out" / "done.parquet"
+    folder = output.with_name("done.parquet.run")
+    folder.mkdir(parents=True)
+    if state != "empty":
+        _run(job, FakeBackend())
+        output.unlink()
+    if state == "partial":
+        log = folder / "log.jsonl"
+        log.write_bytes(log.read_bytes().splitlines(keepends=True)[0])
+    output.write_bytes(b"someone else's")
+    before = sorted(folder.rglob("*"))
+    messages = []
+    for start in (lambda: _startable(job), lambda: _run(job, FakeBackend())):
+        with pytest.raises(OutputError) as refusal:
+            start()
+        messages.append(str(refusal.value))
+    assert (
+        messages
+        == [f"{output} exists and was not made by the run in {folder}; move it away, or choose another path"] * 2
+    )
+    assert sorted(folder.rglob("*")) == before
+    assert output.read_bytes() == b"someone else's"
+
+
+@pytest.mark.parametrize("change", ["other rows", "gone"])
+def test_an_input_that_is_changed_during_a_run_ends_it_with_what_is_done(tmp_path: Path, change: str) -> None:
+    job, source = _job(tmp_path), tmp_path / "in.parquet"
+    original = source.read_bytes()
+
+    def overwrite(number: int) -> None:
+        if number == 2:
+            source.unlink() if change == "gone" else write_input(tmp_path, 6)
+
+    with pytest.raises(InputLostError, match=r"in\.parquet: .*put the original file back, then run again") as lost:
+        _run(job, FakeBackend(make_decoder=lambda: FakeDecoder(on_step=overwrite)))
+    assert lost.value.exit_code == EXIT_FAILED
+    found = "no such file" if change == "gone" else "in.parquet had 12 rows and has 6"
+    activity = CliRunner().invoke(main, ["status", str(job)]).output.splitlines()[2]
+    assert activity.startswith(f"Complete, but {tmp_path}/out/done.parquet is not there yet, and the input is not as")
+    assert found in activity
+    assert activity.endswith(f". Put the original file back. Make it with: batchgen run {job}")
+    source.write_bytes(original)
+    assert "is not there yet. Make it with" in CliRunner().invoke(main, ["status", str(job)]).output
+    assert _run(job, FakeBackend()).state == "finished"
+
+
 def test_check_refuses_what_run_would(tmp_path: Path) -> None:
     job = _job(tmp_path)
     _startable(job)
@@ -69,6 +118,32 @@ def test_check_refuses_what_run_would(tmp_path: Path) -> None:
     _startable(job)
     with pytest.raises(FingerprintError, match="max_tokens: 8 -> 9"):
         _startable(_job(tmp_path, sampling__max_tokens=9))
+
+
+@pytest.mark.parametrize("damage", ["garbage", "missing", "newer", "a file", "parts a file", "no permission"])
+def test_a_run_folder_that_cannot_be_gone_on_with_is_exit_2_everywhere(
+    tmp_path: Path, damage: str, monkeypatch: Any
+) -> None:
+    job, output = _job(tmp_path), tmp_path / "out" / "done.parquet"
+    folder = output.with_name("done.parquet.run")
+    _run(job, FakeBackend())
+    if damage == "garbage":
+        (folder / "run.json").write_text("{")
+    elif damage == "newer":
+        (folder / "run.json").write_text('{"format_version": 99}')
+    elif damage in ("missing", "no permission"):
+        (folder / "run.json").unlink()
+        if damage == "no permission":
+            (folder / "run.json").mkdir()
+    else:
+        place = folder if damage == "a file" else folder / "parts"
+        shutil.rmtree(place)
+        place.write_text("x")
+    monkeypatch.setattr("batchgen.backend.MlxBackend", FakeBackend)
+    results = [CliRunner().invoke(main, [command, str(job)]) for command in ("run", "check", "status")]
+    assert [result.exit_code for result in results] == [2, 2, 2]
+    assert len({result.output for result in results}) == 1
+    assert results[0].output.startswith(f"error: {folder}")
 
 
 def test_going_on_in_another_arithmetic_is_refused(tmp_path: Path) -> None:
@@ -127,6 +202,6 @@ def test_without_llguidance_a_job_with_a_column_of_grammars_writes_nothing(
     monkeypatch.setattr("batchgen.grammar.errors.find_spec", lambda name: None)
     tiny = Path(__file__).parent.parent / "data" / "tiny"
     job = _job(tmp_path, model=str(tiny), sampling={"max_tokens": 4, "regex": {"column": "task"}})
-    with pytest.raises(JobError, match=r"^sampling\.regex: needs llguidance, which is not installed"):
+    with pytest.raises(JobError, match=r"job\.yaml:\d+: sampling\.regex: needs llguidance, which is not installed"):
         run_job(job, MlxBackend(), Surroundings(quiet=True))
     assert not (tmp_path / "out").exists()

@@ -37,9 +37,8 @@ def main(job_path: Path, prompts: int, rows: str, block: int) -> None:
         made = codec.requests(prompt, [0])
         if not isinstance(made, RowError) and len(asked) < prompts:
             asked += made
-    print(
-        "| rows | tokens per row and round | rounds of a row, all rows | memory beside the models, MB |\n|---|---|---|---|"
-    )
+    print("| rows | tokens per row and round | rounds, all rows together | memory beside the models, MB |")
+    print("|---|---|---|---|")
     expected = None
     for num_rows in map(int, rows.split(",")):
         own = replace(decoder.options, max_rows=num_rows)

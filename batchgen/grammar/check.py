@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from batchgen.grammar.errors import GrammarError
+from batchgen.grammar.finite import without_endless
 from batchgen.grammar.schema import Schema, kind_of, locate, read_schema
 from batchgen.types import Grammar
 
@@ -23,6 +24,7 @@ _HEADER = '%llguidance {"no_forcing": true}\n'
 _SYMBOL = re.compile(r"[^0-9A-Za-z_\s]|\s", re.ASCII)
 _PLACED = re.compile(r"regex parse error:\n    (?P<line>.*)\n    (?P<caret> *)\^+\nerror: (?P<reason>[^\n]*)")
 _MULTILINE = re.compile(r"regex parse error:.*?\nerror: (?P<reason>[^\n]*)", re.DOTALL)
+_NOTHING_FITS = "no text at all fits it"
 _REASON_WIDTH = 300
 _EXCERPT_WIDTH = 100
 # Why llguidance stops where a grammar has no way on.
@@ -43,7 +45,7 @@ def check_grammar(grammar: Grammar) -> None:
     if matcher.is_error() and not has_no_way_on(matcher.get_error()):
         raise GrammarError(one_line(matcher.get_error()))
     if not may_go_on and not matcher.is_accepting():
-        raise GrammarError("no text at all fits it")
+        raise GrammarError(_NOTHING_FITS)
 
 
 def compile_grammar(grammar: Grammar) -> str:
@@ -73,7 +75,10 @@ def _compile_schema(schema: Schema) -> str:
     message = _schema_refusal(schema)
     if message is not None:
         raise GrammarError(f"at {locate(schema, message, _schema_refusal)}: {_reason_of(message)}")
-    return f"{_HEADER}start: %json {json.dumps({**schema, 'x-guidance': _LAYOUT})}"
+    finite = without_endless(schema)
+    if finite is None:
+        raise GrammarError(_NOTHING_FITS)
+    return f"{_HEADER}start: %json {json.dumps({**finite, 'x-guidance': _LAYOUT})}"
 
 
 def _schema_refusal(schema: Schema) -> str | None:

@@ -52,6 +52,35 @@ _NOTES = (
     "discriminator",
 )
 KEYWORDS = frozenset((*_SCHEMA_MAPS, *_SCHEMA_LISTS, *_SCHEMAS, *_VALUES, *_NOTES))
+_TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_SHAPES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
+    (_SCHEMA_MAPS, "an object of schemas", lambda value: isinstance(value, dict)),
+    (_SCHEMA_LISTS, "a list of schemas", lambda value: isinstance(value, list)),
+    (("enum",), "a list", lambda value: isinstance(value, list)),
+    (("pattern", "format"), "text", _is_text),
+    (("required",), "a list of texts", lambda value: isinstance(value, list)),
+    (("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), "a number", _is_number),
+    (
+        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+        "a whole number of at least 0",
+        _is_count,
+    ),
+)
+_SHOWN_WIDTH = 60
 _DRAFT = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/20(19-09|20-12))/schema#?")
 
 # llguidance's parser stops at 128, of which what is put around a schema takes some.
@@ -76,7 +105,11 @@ def read_schema(text: str) -> Schema:
     if not isinstance(schema, dict):
         raise GrammarError(f"must be a JSON object, and is {kind_of(schema)}")
     targets = {pointer for pointer, part in _parts(schema) if isinstance(part, dict | bool)}
-    for pointer, part in subschemas(schema):
+    for pointer, part in _parts(schema):
+        if isinstance(part, bool):
+            continue
+        if not isinstance(part, dict):
+            raise GrammarError(f"at {pointer}: must be a schema (an object, true or false), and is {kind_of(part)}")
         _check_part(pointer, part)
         if "$ref" in part and _pointer(part["$ref"]) not in targets:
             raise GrammarError(f"at {pointer}/$ref: no schema stands at {json.dumps(part['$ref'])}")
@@ -98,6 +131,13 @@ def locate(schema: Schema, message: str, refusal_of: Callable[[Schema], str | No
         if pointer.startswith(found) and "$ref" not in part and refusal_of(alone) == message:
             found = pointer
     return found
+
+
+def references(schema: Schema) -> dict[str, Any]:
+    """For each `$ref` of a document the schema that it points to, None if there is none."""
+    parts = dict(_parts(schema))
+    texts = {part["$ref"] for _, part in subschemas(schema) if "$ref" in part}
+    return {text: parts.get(_pointer(text)) for text in texts}
 
 
 def _parts(part: Any, pointer: str = "#") -> Iterator[tuple[str, Any]]:
@@ -137,19 +177,38 @@ def _fault(pointer: str, keyword: str, value: Any) -> str | None:
         return f"{json.dumps(value)} is no draft of JSON Schema from 04 to 2020-12"
     if keyword == "$id" and pointer != "#":
         return "may stand at the top only"
-    if keyword in ("$defs", "definitions") and not isinstance(value, dict):
-        return f"must be an object, and is {kind_of(value)}"
-    if keyword in ("$defs", "definitions"):
-        # Of what nothing refers to, llguidance reads nothing.
-        wrong = [name for name, part in value.items() if not isinstance(part, dict | bool)]
-        return f"{json.dumps(wrong[0])} must be a schema, and is {kind_of(value[wrong[0]])}" if wrong else None
     if keyword == "items" and isinstance(value, list):
         return "must be one schema; schemas of the first items go under prefixItems"
     if keyword == "multipleOf" and not (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
         return "must be a number above 0"
-    if keyword in ("exclusiveMinimum", "exclusiveMaximum") and isinstance(value, bool):
-        return "must be a number"
+    if keyword == "type":
+        return _type_fault(value)
+    if keyword == "required" and isinstance(value, list) and not all(map(_is_text, value)):
+        wrong = next(name for name in value if not _is_text(name))
+        return f"must be a list of texts, and holds {_shown(wrong)}"
+    for keywords, words, is_good in _SHAPES:
+        if keyword in keywords and not is_good(value):
+            return f"must be {words}, and is {_shown(value)}"
     return None
+
+
+def _type_fault(value: Any) -> str | None:
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        if not isinstance(name, str):
+            return f"must be the name of a type or a list of names, and holds {_shown(name)}"
+        if name not in _TYPES:
+            near = difflib.get_close_matches(name, _TYPES, n=1, cutoff=0.7)
+            return f"{json.dumps(name)} is no type, " + (
+                f"did you mean {near[0]}" if near else f"the types are {', '.join(_TYPES)}"
+            )
+    return None
+
+
+def _shown(value: Any) -> str:
+    """A short value as JSON, of others the kind."""
+    text = kind_of(value) if isinstance(value, dict | list) else json.dumps(value)
+    return text if len(text) <= _SHOWN_WIDTH else kind_of(value)
 
 
 def _pointer(reference: str) -> str:

@@ -15,6 +15,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from batchgen.errors import JobError
 
 _TAG = "tag:yaml.org,2002:"
+_WRITTEN = "written:"
 _BOOLS = {"true": True, "false": False}
 _FOUND_WIDTH = 60
 
@@ -43,6 +44,14 @@ class CoreLoader(yaml.SafeLoader):
     """PyYAML's safe loader with YAML 1.2's plain scalars; only its parser and composer are used."""
 
     yaml_implicit_resolvers = _resolver_table()
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        """The node, with a mark on a tag that is written out, which else could not be told from a value's own."""
+        tag = getattr(self.peek_event(), "tag", None)  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)
+        if tag is not None and node is not None:
+            node.tag = _WRITTEN + tag
+        return node
 
 
 def merged_resolvers(*classes: type[yaml.resolver.BaseResolver]) -> ResolverTable:
@@ -160,7 +169,7 @@ class _Reader:
             return [self.value(item, (*path, number)) for number, item in enumerate(node.value)]
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
-        return self._problem(node, path, f"the tag {_short(node.tag)} may not stand here")
+        return self._problem(node, path, _refused_tag(node))
 
     def _mapping(self, node: Node, path: KeyPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -169,6 +178,8 @@ class _Reader:
             if not isinstance(key, ScalarNode):
                 self._problem(key, path, f"a key must be a name, not {found(key)}")
                 continue
+            if key.tag.startswith(_WRITTEN):
+                self._problem(key, path, _refused_tag(key))
             name = str(key.value)
             if name in lines:
                 self._problem(key, (*path, name), f"stands twice, first in line {lines[name]}")
@@ -179,7 +190,7 @@ class _Reader:
     def _scalar(self, node: ScalarNode, path: KeyPath) -> Any:
         text, tag = str(node.value), node.tag.removeprefix(_TAG)
         if tag not in _SCALARS:
-            return self._problem(node, path, f"the tag {_short(node.tag)} may not stand here")
+            return self._problem(node, path, _refused_tag(node))
         if not _is_unicode(text):
             return self._problem(node, path, "must be Unicode text, and holds a lone surrogate")
         try:
@@ -189,6 +200,10 @@ class _Reader:
 
     def _problem(self, node: Node, path: KeyPath, text: str) -> None:
         self._problems.append((node, path, text))
+
+
+def _refused_tag(node: Node) -> str:
+    return f"the tag {_short(node.tag.removeprefix(_WRITTEN))} may not stand here; leave it out"
 
 
 def _short(tag: str) -> str:

@@ -4,9 +4,11 @@ Each line reads `jobs/x.yaml:14: sampling.max_tokens: found 0, must be at least 
 file, whatever the job file holds.
 """
 
+import contextlib
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,15 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from batchgen.errors import JobError
+from batchgen.errors import InputError, JobError, ModelError, OutputError
 from batchgen.job.document import CoreLoader, Document, found, merged_resolvers, parse
 from batchgen.job.messages import dotted, key_path, requirement
 from batchgen.job.sampling import FromColumn
 from batchgen.job.spec import Job
 
 _SET = "--set"
+_NO_COLUMN = "missing; a value that rows give themselves is written {column: NAME}, or {column: NAME, default: VALUE}"
+_KEY_OF_MESSAGE = re.compile(r"^([a-z_]+(?:\.[a-z_]+)*): |, which ([a-z_.]+) names")
 _REFERENCE = "#/$defs/"
 
 
@@ -39,6 +43,32 @@ def load_job(path: Path, overrides: Mapping[str, str] | None = None) -> Job:
     document.read()
     _raise_problems([_line(node, keys, text) for node, keys, text in document.problems])
     return _validate(document, path.stem)
+
+
+@contextlib.contextmanager
+def told_with_line(path: Path) -> Iterator[None]:
+    """Puts file and line before what is refused later of a key in the job file at `path`.
+
+    The message must begin with the key (`sampling.regex: ...`) or speak of what it names (`..., which input.id names`).
+    """
+    try:
+        yield
+    except (JobError, InputError, OutputError, ModelError) as error:
+        key = _KEY_OF_MESSAGE.search(str(error))
+        line = None if key is None else _line_of(path, (key[1] or key[2]).split("."))
+        if line is None:
+            raise
+        raise type(error)(f"{path}:{line}: {error}") from error
+
+
+def _line_of(path: Path, keys: Sequence[str]) -> int | None:
+    """The line of a key in a job file, None if it is not there."""
+    try:
+        document = parse(_read_text(path), str(path))
+    except JobError:
+        return None  # it was good, and has been changed since
+    key, _ = document.find(keys)
+    return key.start_mark.line + 1 if key is not None and key.value == keys[-1] else None
 
 
 def job_schema() -> dict[str, Any]:
@@ -97,7 +127,9 @@ def _validate(document: Document, stem: str) -> Job:
     try:
         return Job.model_validate({"name": stem} | document.value)
     except ValidationError as error:
-        problems = [_describe(details, document) for details in error.errors(include_url=False)]
+        errors = error.errors(include_url=False)
+        mistyped = {_mistyped(key_path(details)) for details in errors if details["type"] == "extra_forbidden"}
+        problems = [_describe(details, document) for details in errors if tuple(key_path(details)) not in mistyped]
         _raise_problems(problems)
         raise
 
@@ -118,7 +150,7 @@ def _describe(details: ErrorDetails, document: Document) -> tuple[str, int, str]
     keys, kind = key_path(details), details["type"]
     key_node, node = document.find(keys)
     if kind == "missing":
-        return _line(key_node or node, keys, "missing, and every job needs it")
+        return _line(key_node or node, keys, "missing, and every job needs it" if len(keys) < 3 else _NO_COLUMN)
     if kind == "extra_forbidden":
         return _line(key_node or node, keys, _unknown_key(keys))
     must = requirement(details)
@@ -132,7 +164,10 @@ def _unknown_key(keys: Sequence[str | int]) -> str:
     *parents, name = [str(key) for key in keys]
     sections = _sections()
     if len(parents) > 1:
-        return f"unknown key, the keys here are {', '.join(FromColumn.model_fields)}"
+        near = difflib.get_close_matches(name, FromColumn.model_fields, n=1)
+        return "unknown key, " + (
+            f"did you mean {near[0]}" if near else f"the keys here are {', '.join(FromColumn.model_fields)}"
+        )
     here = sections.get(".".join(parents), [])
     homes = [section for section, names in sections.items() if name in names]
     if homes:
@@ -145,6 +180,14 @@ def _unknown_key(keys: Sequence[str | int]) -> str:
     if near:
         return f"unknown key, did you mean {everywhere[near[0]]}.{near[0]}"
     return f"unknown key, the keys here are {', '.join(here)}"
+
+
+def _mistyped(keys: Sequence[str | int]) -> tuple[str | int, ...]:
+    """The key that an unknown one was meant for, so that it is not called missing as well."""
+    *parents, name = keys
+    here = list(FromColumn.model_fields) if len(parents) > 1 else _sections().get(".".join(map(str, parents)), [])
+    near = difflib.get_close_matches(str(name), here, n=1)
+    return (*parents, *near)
 
 
 def _sections() -> dict[str, list[str]]:

@@ -4,9 +4,10 @@ Every key but `coupling` may name a column instead of a value. The types here ar
 (`VALUE_TYPES`), so that a range stands in one place. Whether a grammar can be held to is not looked at here.
 """
 
+import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar, Union, get_args
 
 from pydantic import (
@@ -52,9 +53,22 @@ class FromColumn(Section, Generic[T]):
     """Value of rows whose column is null; if omitted, what the key has when it is left out."""
 
 
-def _form(value: Any) -> str:
-    is_column = isinstance(value, FromColumn) or (isinstance(value, dict) and "column" in value)
-    return _COLUMN if is_column else _VALUE
+def _form(takes_mappings: bool) -> Callable[[Any], str]:
+    """Tells a column from a value of a key that itself takes mappings or does not, by what was meant."""
+
+    def form(value: Any) -> str:
+        if not isinstance(value, dict):
+            return _COLUMN if isinstance(value, FromColumn) else _VALUE
+        is_column = not takes_mappings or "column" in value or _is_mistyped_column(value)
+        return _COLUMN if is_column else _VALUE
+
+    return form
+
+
+def _is_mistyped_column(value: dict[Any, Any]) -> bool:
+    """Whether a mapping holds nothing but what looks like `column` and `default`, and not just the latter."""
+    near = [difflib.get_close_matches(str(key), FromColumn.model_fields, 1, 0.8) for key in value]
+    return all(near) and ["column"] in near
 
 
 def _one_or_list(kind: type, words: str) -> Discriminator:
@@ -132,7 +146,8 @@ class _Choice:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         plain = value_type(source)
         forms = Annotated[plain, Tag(_VALUE)] | Annotated[FromColumn[plain], Tag(_COLUMN)]  # type: ignore[valid-type]
-        return handler.generate_schema(Annotated[forms, Discriminator(_form)])
+        takes_mappings = '"object"' in json.dumps(TypeAdapter[Any](plain).json_schema())
+        return handler.generate_schema(Annotated[forms, Discriminator(_form(takes_mappings))])
 
 
 def value_type(annotation: Any) -> Any:

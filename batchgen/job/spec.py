@@ -42,18 +42,25 @@ def _duration(value: Any) -> float:
     return float(value)
 
 
-def _auto_or_int(least: int) -> BeforeValidator:
+# No drafter is of use so far ahead, and a pass over longer blocks costs much more than it can bring.
+MAX_BLOCK_SIZE = 64
+
+
+def _auto_or_int(least: int, most: int | None = None) -> BeforeValidator:
+    words = f"of at least {least}" if most is None else f"from {least} to {most}"
+
     def check(value: Any) -> Any:
         is_int = isinstance(value, int) and not isinstance(value, bool)
-        if value != "auto" and not (is_int and value >= least):
-            raise problem(f"must be auto or a whole number of at least {least}")
+        if value != "auto" and not (is_int and least <= value and (most is None or value <= most)):
+            raise problem(f"must be auto or a whole number {words}")
         return value
 
     return BeforeValidator(check)
 
 
-def _auto_or_int_schema(least: int) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": least}]})
+def _auto_or_int_schema(least: int, most: int | None = None) -> WithJsonSchema:
+    bounds = {"minimum": least} | ({} if most is None else {"maximum": most})
+    return WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer"} | bounds]})
 
 
 def _parquet_path(value: str) -> str:
@@ -164,7 +171,9 @@ class EngineSpec(Section):
 
     max_rows: Annotated[Literal["auto"] | int, _auto_or_int(1), _auto_or_int_schema(1)] = "auto"
     """The most rows decoded at once."""
-    block_size: Annotated[Literal["auto"] | int, _auto_or_int(2), _auto_or_int_schema(2)] = "auto"
+    block_size: Annotated[
+        Literal["auto"] | int, _auto_or_int(2, MAX_BLOCK_SIZE), _auto_or_int_schema(2, MAX_BLOCK_SIZE)
+    ] = "auto"
     """Positions that one verify pass checks: a row's last token and its drafts."""
     prefill_chunk: int = Field(default=512, ge=1, le=MAX_INT32)
     """Prompt tokens per pass."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal, Self
 
-from batchgen.errors import JournalError, RunLockedError
+from batchgen.errors import RunFolderError, RunLockedError
 
 # `lock_holder` takes the lock for a moment; a run that starts in that moment tries again.
 NUM_TRIES = 5
@@ -76,7 +76,7 @@ def _open(path: Path, mode: Literal["ab", "rb"]) -> IO[bytes]:
     try:
         return open(path, mode, buffering=0)
     except OSError as error:
-        raise JournalError(f"{path}: cannot be opened ({error.strerror}); put that right and run again") from error
+        raise RunFolderError(f"{path}: cannot be opened ({error.strerror}); put that right and run again") from error
 
 
 def _try_lock(file: IO[bytes], path: Path, mode: int) -> bool:
@@ -85,7 +85,7 @@ def _try_lock(file: IO[bytes], path: Path, mode: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        raise JournalError(
+        raise RunFolderError(
             f"{path}: cannot be locked ({error.strerror}); put the output on a file system that has file locks"
         ) from error
     return True

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchgen.errors import JournalError
+from batchgen.errors import RunFolderError
 from batchgen.journal.keys import KeyRange, KeyRanges
 
 
@@ -65,7 +65,7 @@ def read_log(path: Path) -> LogContents:
     except FileNotFoundError:
         content = b""
     except OSError as error:
-        raise JournalError(f"{path}: cannot be read ({error.strerror}); put that right and run again") from error
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); put that right and run again") from error
     *lines, tail = content.split(b"\n")
     decoded = [decode_record(line) for line in lines]
     return LogContents(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchgen.errors import JournalError
+from batchgen.errors import RunFolderError
 from batchgen.schema import part_schema, result_values
 from batchgen.types import Result
 
@@ -42,7 +42,7 @@ def digest(content: bytes) -> str:
 def part_fault(path: Path, sha256: str) -> str | None:
     """What is wrong with the part at `path` (missing, other bytes than recorded), or None.
 
-    Raises JournalError if that cannot be told: a part that cannot be read now may be whole.
+    Raises RunFolderError if that cannot be told: a part that cannot be read now may be whole.
     """
     try:
         with open(path, "rb") as file:
@@ -50,5 +50,5 @@ def part_fault(path: Path, sha256: str) -> str | None:
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
-        raise JournalError(f"{path}: cannot be read ({error.strerror}); put that right and run again") from error
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); put that right and run again") from error
     return None if found == sha256 else "is damaged (its bytes are not those that were written)"

@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from batchgen.errors import FingerprintError, JournalError
-from batchgen.job.fingerprint import difference
+from batchgen.errors import FingerprintError, RunFolderError
+from batchgen.journal.changes import setting_changes
 
 FORMAT_VERSION = 1
-INPUT_DIGEST = "input.content:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +57,20 @@ class RunRecord:
 
 
 def read_run_record(path: Path) -> RunRecord | None:
-    """The record at `path`; None if there is none; JournalError if it is damaged or of a newer batchgen."""
+    """The record at `path`; None if there is none; RunFolderError if it is damaged or of a newer batchgen."""
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise JournalError(f"{path}: cannot be read ({error.strerror}); put that right and run again") from error
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); put that right and run again") from error
     except ValueError as error:
         raise _damaged(path) from error
     version = content.get("format_version") if isinstance(content, dict) else None
     if not isinstance(version, int):
         raise _damaged(path)
     if version > FORMAT_VERSION:
-        raise JournalError(
+        raise RunFolderError(
             f"{path}: format version {version} is newer than this batchgen reads ({FORMAT_VERSION}); "
             "go on with the version that began the run, or choose another output"
         )
@@ -91,10 +90,8 @@ def read_run_record(path: Path) -> RunRecord | None:
 def require_same_run(path: Path, old: RunRecord, fingerprint: Mapping[str, Any], files: Sequence[InputRecord]) -> None:
     """Raises FingerprintError with every difference if job or input are not those that the record was begun with."""
     now = json.loads(json.dumps(dict(fingerprint)))
-    file_changes = _file_changes(old.input_files, files)
-    settings = difference(dict(old.fingerprint), now)
-    # The digest of changed files says nothing to a person that the files' own lines don't.
-    changes = file_changes + [line for line in settings if not (file_changes and line.startswith(INPUT_DIGEST))]
+    file_changes = input_changes(old.input_files, files)
+    changes = file_changes + setting_changes(old.fingerprint, now, is_input_told=bool(file_changes))
     if changes:
         raise FingerprintError(
             f"{path.parent} was begun with other settings or input: {'; '.join(changes)}; "
@@ -102,8 +99,8 @@ def require_same_run(path: Path, old: RunRecord, fingerprint: Mapping[str, Any],
         )
 
 
-def _file_changes(old: Sequence[InputRecord], new: Sequence[InputRecord]) -> list[str]:
-    """What a person should know; files that were only moved or renamed are the same files."""
+def input_changes(old: Sequence[InputRecord], new: Sequence[InputRecord]) -> list[str]:
+    """How the input files differ, a line each; files that were only moved or renamed are the same files."""
     if [_content(file) for file in old] == [_content(file) for file in new]:
         return []
     before, after = {file.path: file for file in old}, {file.path: file for file in new}
@@ -128,5 +125,5 @@ def _changes_of_one(old: InputRecord, new: InputRecord) -> list[str]:
     return []
 
 
-def _damaged(path: Path) -> JournalError:
-    return JournalError(f"{path}: is not a run record; restore it, or move the folder away to begin again")
+def _damaged(path: Path) -> RunFolderError:
+    return RunFolderError(f"{path}: is not a run record; restore it, or move the folder away to begin again")

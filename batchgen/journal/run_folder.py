@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from batchgen.errors import JournalError
+from batchgen.errors import JournalError, RunFolderError
 from batchgen.journal.disk import Disk
 from batchgen.journal.keys import KeySet, range_keys, to_ranges
 from batchgen.journal.lock import Holder, Lock, lock_holder
@@ -63,15 +63,14 @@ class RunFolder:
 
         `count_rows` is asked only where the folder holds no rows yet, `new_id` only where it is new. Raises
         RunLockedError if a live process has the folder, FingerprintError if its rows are of another job or input,
-        JournalError if it can't be written or read.
+        RunFolderError if what stands there can't be gone on with, JournalError if it can't be written.
         """
         path = run_folder_path(output)
+        _require_folders(path)
         disk.make_folder(path / "parts")
         lock = Lock(path / "lock", now)
         try:
-            run = read_run_record(path / "run.json")
-            if run is None:
-                _require_empty(path)
+            run = _read_record(path)
             if run is None or not _holds_rows(path):
                 # Nothing rests yet on what an earlier start recorded, so a job that was put right simply begins.
                 folder_id, starts = (new_id(), ()) if run is None else (run.folder_id, run.starts)
@@ -141,6 +140,7 @@ class RunState:
     """What can be told of a run folder without opening it for writing."""
 
     path: Path
+    input_files: tuple[InputRecord, ...]
     num_rows: int
     num_done: int
     num_errors: int
@@ -152,12 +152,13 @@ class RunState:
 def read_state(output: Path) -> RunState | None:
     """Where the run of this output stands by its log, or None if it has none. Parts are not checked here."""
     path = run_folder_path(output)
-    run = read_run_record(path / "run.json")
+    run = _read_record(path)
     if run is None:
         return None
     records = read_log(path / "log.jsonl").records
     return RunState(
         path=path,
+        input_files=run.input_files,
         num_rows=run.num_rows,
         num_done=sum(record.num_rows for record in records),
         num_errors=sum(record.num_errors for record in records),
@@ -167,10 +168,16 @@ def read_state(output: Path) -> RunState | None:
     )
 
 
+def read_folder_id(output: Path) -> str | None:
+    """The id of this output's run folder, None if no run was begun there yet."""
+    run = _read_record(run_folder_path(output))
+    return None if run is None else run.folder_id
+
+
 def require_startable(output: Path, fingerprint: Mapping[str, Any], input_files: Sequence[InputRecord]) -> None:
     """Raises what `RunFolder.open` would raise because of what stands in the folder; writes nothing."""
     path = run_folder_path(output)
-    run = read_run_record(path / "run.json")
+    run = _read_record(path)
     if run is not None and _holds_rows(path):
         require_same_run(path / "run.json", run, fingerprint, input_files)
 
@@ -179,8 +186,20 @@ def _holds_rows(path: Path) -> bool:
     return (path / "log.jsonl").exists() or any((path / "parts").glob("*"))
 
 
-def _require_empty(path: Path) -> None:
-    if _holds_rows(path):
-        raise JournalError(
+def _read_record(path: Path) -> RunRecord | None:
+    """What a run folder says it belongs to, None if no run was begun there; RunFolderError if that cannot be told."""
+    _require_folders(path)
+    run = read_run_record(path / "run.json")
+    if run is None and _holds_rows(path):
+        raise RunFolderError(
             f"{path}: run.json is missing though rows are committed there; restore it, or move the folder away"
         )
+    return run
+
+
+def _require_folders(path: Path) -> None:
+    for folder in (path, path / "parts"):
+        if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
+            raise RunFolderError(
+                f"{folder}: is no folder, and a run keeps its rows there; move it away, or choose another output path"
+            )

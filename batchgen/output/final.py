@@ -41,12 +41,28 @@ def read_metadata(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
+def is_foreign(path: Path, folder_id: str | None) -> bool:
+    """Whether something stands at `path` that the run with this folder (None: not begun yet) did not make."""
+    if not _stands(path):
+        return False
+    return folder_id is None or _made_by(path).get("folder_id") != folder_id
+
+
 def final_state(path: Path, mark: Mark, schema: pa.Schema) -> FinalState:
     """What stands at `path`, compared with the file that a merge would write now."""
-    if not path.exists() and not path.is_symlink():
+    if not _stands(path):
         return "absent"
-    run = (read_metadata(path) or {}).get("run")
-    if not isinstance(run, dict) or run.get("folder_id") != mark.folder_id:
+    if is_foreign(path, mark.folder_id):
         return "foreign"
-    is_current = run.get("parts_digest") == mark.parts_digest and pq.read_schema(path).equals(schema)
+    is_current = _made_by(path).get("parts_digest") == mark.parts_digest and pq.read_schema(path).equals(schema)
     return "current" if is_current else "outdated"
+
+
+def _stands(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
+
+
+def _made_by(path: Path) -> dict[str, Any]:
+    """The run that a final file names; empty if it names none."""
+    run = (read_metadata(path) or {}).get("run")
+    return run if isinstance(run, dict) else {}

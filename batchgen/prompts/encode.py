@@ -111,7 +111,7 @@ class Codec:
             return []
         refusal = self._refusal(prompt.sampling)
         if refusal is not None:
-            return RowError("bad_sampling", f"{prompt.place}: {refusal}")
+            return RowError("bad_sampling", f"{prompt.place}: {_with_column(refusal, prompt.sampling_columns)}")
         tokens = self.encode(prompt)
         if isinstance(tokens, RowError):
             return tokens
@@ -333,3 +333,10 @@ def _grammar_error(request: Request, num_tokens: int) -> RowError | None:
         f"sampling.{grammar.kind}: no token could follow after {num_tokens - 1} tokens, so the answer is not whole "
         f"({reason}); give the row a simpler grammar",
     )
+
+
+def _with_column(refusal: str, columns: Mapping[str, str]) -> str:
+    """What is wrong with a key's value in a row, with the column that has it if there is one."""
+    key, _, reason = refusal.partition(": ")
+    column = columns.get(key.removeprefix("sampling."))
+    return refusal if column is None else f"column {column}, which {key} names: {reason}"

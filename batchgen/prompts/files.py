@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchgen.errors import InputError
+from batchgen.errors import PUT_BACK, InputError
 
 SUFFIX = ".parquet"
 
@@ -106,7 +106,7 @@ def open_parquet(file: InputFile) -> Iterator[pq.ParquetFile]:
     try:
         size = file.path.stat().st_size
         if size != file.size or _footer_digest(file.path, size) != file.footer_digest:
-            raise InputError(f"{file.path}: was changed while the job was using it; run the job again")
+            raise InputError(f"{file.path}: was changed while the job was using it; {PUT_BACK}")
         with pq.ParquetFile(file.path, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False) as parquet:
             yield parquet
     except (OSError, pa.ArrowException) as error:

@@ -5,7 +5,8 @@ output by it.
 """
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -55,19 +56,20 @@ class IdCheck:
             self._require_different(suspects, batches())
 
     def _require_different(self, suspects: set[int], batches: Iterator[tuple[Batch, Rows]]) -> None:
-        first: dict[Id | None, str] = {}
-        repeated: list[str] = []
+        places: dict[Id | None, list[str]] = {}
+        num_rows: Counter[Id | None] = Counter()
         for batch, rows in batches:
             for index, value in _ids(batch, self._name, rows):
-                if hash(value) not in suspects:
-                    continue
-                place = batch.place(index)
-                if value in first and len(repeated) < _MAX_NAMED:
-                    repeated.append(f"{_shown(value)} ({first[value]}, and {place})")
-                first.setdefault(value, place)
+                if hash(value) in suspects:
+                    num_rows[value] += 1
+                    if num_rows[value] <= 2:
+                        places.setdefault(value, []).append(batch.place(index))
+        repeated = [value for value, number in num_rows.items() if number > 1]
         if repeated:
             raise InputError(
-                f"{_KEY}: column {self._name} has ids that stand more than once: {'; '.join(repeated)}; "
+                f"{_KEY}: column {self._name} has ids that stand more than once: "
+                f"{'; '.join(_described(value, places[value], num_rows[value]) for value in repeated[:_MAX_NAMED])}"
+                f"{_and_more(len(repeated) - _MAX_NAMED, '; ')}; "
                 "make them different, or leave input.id out to go by row number"
             )
 
@@ -75,6 +77,14 @@ class IdCheck:
 def _ids(batch: Batch, name: str, rows: Rows) -> Iterator[tuple[int, Id | None]]:
     values = as_bytes(batch.data.column(name)).to_pylist()
     return ((index, values[index]) for index in rows.tolist())
+
+
+def _described(value: Id | None, places: Sequence[str], num_rows: int) -> str:
+    return f"{_shown(value)} ({', and '.join(places)}{_and_more(num_rows - len(places), ', ')})"
+
+
+def _and_more(number: int, separator: str) -> str:
+    return f"{separator}and {number} more" if number > 0 else ""
 
 
 def _shown(value: Id | None) -> str:

@@ -154,7 +154,7 @@ class InputTable:
         if isinstance(sampling, RowError):
             num_samples = Sampling(n=self.num_samples(row))
             return Prompt(row, error=prompt.error or sampling, place=place, sampling=num_samples)
-        return replace(prompt, sampling=sampling)
+        return replace(prompt, sampling=sampling, sampling_columns=self._sampling.given(values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from batchgen.errors import InputError
-from batchgen.job.messages import dotted, key_path, requirement
+from batchgen.job.messages import dotted, key_path, row_requirement
 from batchgen.job.sampling import VALUE_TYPES, contradiction, to_sampling
 from batchgen.job.section import problem
 from batchgen.job.spec import SamplingSpec
@@ -62,6 +62,10 @@ class SamplingReader:
             return RowError("bad_sampling", f"{place}: {reason}")
         return to_sampling(resolved) if given else self._defaults
 
+    def given(self, values: Mapping[str, Any]) -> dict[str, str]:
+        """For each key of which a row with these values has its own, the column."""
+        return {key: name for key, name in self._names.items() if values[name] is not None}
+
     def num_samples(self, value: Any) -> int:
         """How many output rows a row with this value of `n_column` has; one, if the value cannot stand."""
         try:
@@ -89,7 +93,7 @@ def _checked(key: str, value: Any) -> Any:
         details = error.errors(include_url=False)[0]
         where = dotted(key_path(details))
         verb = f"has at {where}" if where else "is"
-        raise _RefusedError(f"{verb} {_shown(details['input'])}; {requirement(details)}") from None
+        raise _RefusedError(f"{verb} {_shown(details['input'])}; {row_requirement(details)}") from None
     except PydanticCustomError as error:
         raise _RefusedError(f"is {_shown(value)}; {error.message()}") from None
 

@@ -59,7 +59,10 @@ def _python_value(scalar: pa.Scalar, name: str) -> Any:
         return Unreadable(
             "invalid_utf8", f"{name} is not UTF-8 (byte {error.start} is 0x{error.object[error.start]:02x})"
         )
-    except (ValueError, KeyError, OverflowError) as error:
+    except KeyError:
+        # Only of maps, whose keys pyarrow may find twice.
+        return Unreadable("bad_template", f"{name} has a map in which a key stands twice")
+    except (ValueError, OverflowError) as error:
         return Unreadable("bad_template", f"{name} has a value that cannot be read: {error}")
 
 

@@ -6,7 +6,8 @@ answer would depend on how the input is cut into batches.
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 import numpy as np
 import polars as pl
@@ -20,6 +21,9 @@ _KEY = "input.where"
 _RESULT = "batchgen_where"
 _LITERALS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
 _OTHER_ROWS = re.compile(r"\b(over|select)\b", re.IGNORECASE)
+_EQUALITY = re.compile(r"<=>|<>|!=|==|(?<![<>!=])=(?![=>])")
+_DECIMAL = re.compile(r"(?<![\w.])(\d+)\.\d*")
+_NO_COMPARISON = "cannot compare string with numeric"
 _MISSING = re.compile(r'unable to find column "(.+?)"')
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -37,6 +41,7 @@ class Filter:
     """
 
     def __init__(self, expression: str, schema: pa.Schema, available: Sequence[str]) -> None:
+        self._expression = expression
         self._query = f"SELECT ({expression}) AS {_RESULT} FROM rows"
         self.columns = mentioned_columns(expression, schema.names)
         other_rows = _OTHER_ROWS.search(_LITERALS.sub("''", expression))
@@ -86,6 +91,21 @@ class Filter:
             raise InputError(f"{_KEY}: gives {result.schema[_RESULT]}, and must give true or false")
         if not self.columns:
             raise InputError(f"{_KEY}: names no column; the columns are {', '.join(self._available)}")
+        self._check_comparisons()
+
+    def _check_comparisons(self) -> None:
+        """Raises InputError if text is compared with a number for equality: polars calls them different, row by row,
+        but refuses to say which is greater."""
+        query = f"SELECT ({_outside_literals(_as_order, self._expression)}) AS {_RESULT} FROM rows"
+        try:
+            with pl.SQLContext(rows=_frame(self._schema.empty_table())) as context:
+                context.execute(query, eager=True)
+        except pl.exceptions.PolarsError as error:
+            if _NO_COMPARISON in str(error):
+                raise InputError(
+                    f"{_KEY}: compares text with a number, and they are never equal; write what text is compared with "
+                    "in 'quotes'"
+                ) from error
 
     def _run(self, frame: pl.DataFrame, where: str) -> pl.DataFrame:
         try:
@@ -96,6 +116,17 @@ class Filter:
         except pl.exceptions.PolarsError as error:
             raise InputError(f"{_KEY}: {str(error).strip().splitlines()[0]}{where}") from error
         return result
+
+
+def _outside_literals(change: Callable[[str], str], expression: str) -> str:
+    kept = _LITERALS.findall(expression)
+    changed = [change(part) for part in _LITERALS.split(expression)]
+    return "".join(part + literal for part, literal in zip_longest(changed, kept, fillvalue=""))
+
+
+def _as_order(part: str) -> str:
+    """The same SQL with order in the place of equality, and decimal numbers whole: see `_check_comparisons`."""
+    return _EQUALITY.sub(">", _DECIMAL.sub(r"\1", part))
 
 
 def _frame(data: pa.RecordBatch | pa.Table) -> pl.DataFrame:

@@ -12,8 +12,10 @@ from batchgen.types import Grammar
 from tests.grammar.builders import choice, regex, schema, small_factory
 
 OBJECT = {"type": "object"}
+A_SCHEMA = "must be a schema (an object, true or false), and is"
+TYPES = "string, number, integer, boolean, null, array, object"
 SCHEMAS = [
-    ({"properties": {"a": {"type": "strin"}}}, "at #/properties/a: Invalid type: strin"),
+    ({"properties": {"a": {"type": "strin"}}}, 'at #/properties/a/type: "strin" is no type, did you mean string'),
     (
         {"properties": {"a/b": {"maxlength": 3}}},
         'at #/properties/a~1b: the keyword "maxlength" is not supported, did you mean maxLength',
@@ -32,12 +34,26 @@ SCHEMAS = [
     # Read as a schema it would hold a keyword that nobody has looked at.
     ({"$ref": "#/default", "default": {"zork": 1}}, 'at #/$ref: no schema stands at "#/default"'),
     ({"$ref": "#/properties", "properties": {"a": {}}}, 'at #/$ref: no schema stands at "#/properties"'),
-    ({"$defs": {"a": {}, "b": 3}}, 'at #/$defs: "b" must be a schema, and is a number'),
+    ({"$defs": {"a": {}, "b": 3}}, f"at #/$defs/b: {A_SCHEMA} a number"),
+    ({"properties": {"a": 5}}, f"at #/properties/a: {A_SCHEMA} a number"),
+    ({"anyOf": [{}, "x"]}, f"at #/anyOf/1: {A_SCHEMA} text"),
+    ({"patternProperties": {"a/b": None}}, f"at #/patternProperties/a~1b: {A_SCHEMA} null"),
+    ({"items": {"properties": [1]}}, "at #/items/properties: must be an object of schemas, and is a list"),
+    ({"allOf": {"a": 1}}, "at #/allOf: must be a list of schemas, and is an object"),
+    ({"type": ["string", 5]}, "at #/type: must be the name of a type or a list of names, and holds 5"),
+    ({"type": "any"}, f'at #/type: "any" is no type, the types are {TYPES}'),
+    ({"required": "a"}, 'at #/required: must be a list of texts, and is "a"'),
+    ({"required": ["a", 1]}, "at #/required: must be a list of texts, and holds 1"),
+    ({"minLength": -1}, "at #/minLength: must be a whole number of at least 0, and is -1"),
+    ({"maxItems": True}, "at #/maxItems: must be a whole number of at least 0, and is true"),
+    ({"minimum": "3"}, 'at #/minimum: must be a number, and is "3"'),
+    ({"pattern": 5}, "at #/pattern: must be text, and is 5"),
+    ({"enum": {}}, "at #/enum: must be a list, and is an object"),
     ({"prefixItems": [{"$id": "x"}]}, "at #/prefixItems/0/$id: may stand at the top only"),
     ({"$schema": "draft 3"}, 'at #/$schema: "draft 3" is no draft of JSON Schema from 04 to 2020-12'),
     ({"items": [{}]}, "at #/items: must be one schema; schemas of the first items go under prefixItems"),
-    ({"$defs": []}, "at #/$defs: must be an object, and is a list"),
-    ({"exclusiveMinimum": True}, "at #/exclusiveMinimum: must be a number"),
+    ({"$defs": []}, "at #/$defs: must be an object of schemas, and is a list"),
+    ({"exclusiveMinimum": True}, "at #/exclusiveMinimum: must be a number, and is true"),
     *(
         ({"properties": {"a": {"multipleOf": value}}}, "at #/properties/a/multipleOf: must be a number above 0")
         for value in (0, -1, -0.5, 0.0, True, "1", None)
@@ -51,7 +67,7 @@ SCHEMAS = [
         {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]},
         "at #: oneOf stands only where types or constant properties tell its schemas apart; use anyOf",
     ),
-    ({"items": 3}, "at #: schema must be an object or boolean"),
+    ({"items": 3}, f"at #/items: {A_SCHEMA} a number"),
     ({"enum": []}, "at #: Unsatisfiable schema: anyOf is empty"),
     ({"$ref": "#"}, "no text at all fits it"),
     ([1], "must be a JSON object, and is a list"),

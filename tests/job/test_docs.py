@@ -64,7 +64,8 @@ def bounds(schema: Any) -> list[int | float]:
 def test_every_range_stands_there() -> None:
     documented = rows_of("Keys")
     for key, (info, _) in schema_keys().items():
-        for bound in bounds(info.get("anyOf", [info])[0]):
+        # The other forms of a key under `sampling` name a column.
+        for bound in bounds(info["anyOf"][0] if key.startswith("sampling.") and "anyOf" in info else info):
             assert Decimal(str(bound)) in map(Decimal, re.findall(r"-?\d+(?:\.\d+)?", documented[key][0])), key
 
 

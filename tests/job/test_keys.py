@@ -99,6 +99,7 @@ TAKEN: list[tuple[str, str, Any]] = [
     ("engine.max_rows", "1", 1),
     ("engine.block_size", "auto", "auto"),
     ("engine.block_size", "2", 2),
+    ("engine.block_size", "64", 64),
     ("engine.prefill_chunk", "1", 1),
     ("engine.memory", "auto", "auto"),
     ("engine.memory", "40GB", 40_000_000_000),
@@ -120,7 +121,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("model", "{a: b}", f"found a mapping, {TEXT}"),
     ("model", '"a\\0b"', 'found "a\x00b", must not hold a NUL character'),
     ("model", '"\\ud800"', "must be Unicode text, and holds a lone surrogate"),
-    ("model", "!path x", "the tag !path may not stand here"),
+    ("model", "!path x", "the tag !path may not stand here; leave it out"),
     ("revision", "1.0", f"found 1.0, {TEXT}"),
     ("drafter", "3", f"found 3, {TEXT}"),
     ("drafter_revision", "false", f"found false, {TEXT}"),
@@ -194,7 +195,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("sampling.stop", "null", f"found null, {STOP}"),
     ("sampling.stop", "", f"found nothing, {STOP}"),
     ("sampling.stop", "5", f"found 5, {STOP}"),
-    ("sampling.stop", "{a: b}", f"found a mapping, {STOP}"),
+    ("sampling.stop", "true", f"found true, {STOP}"),
     ("sampling.stop_token_ids", "-1", "found -1, must be at least 0"),
     ("sampling.stop_token_ids", "null", f"found null, {STOP_IDS}"),
     ("sampling.stop_token_ids", "true", f"found true, {STOP_IDS}"),
@@ -222,7 +223,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ),
     ("sampling.json_schema", "{maximum: .inf}", "must be a JSON schema, whose numbers are all finite"),
     ("sampling.regex", "''", 'found "", must not be empty'),
-    ("sampling.choice", "[]", "found a list, must have at least 1 entries"),
+    ("sampling.choice", "[]", "found a list, must have at least 1 entries, and has 0"),
     ("sampling.coupling", "own", "found own, must be one of shared or rejection"),
     ("sampling.seed", "-1", "found -1, must be at least 0"),
     ("sampling.seed", "9223372036854775808", "found 9223372036854775808, must be at most 9223372036854775807"),
@@ -245,8 +246,9 @@ REFUSED: list[tuple[str, str, str]] = [
     ("engine.max_rows", "0", "found 0, must be auto or a whole number of at least 1"),
     ("engine.max_rows", "all", "found all, must be auto or a whole number of at least 1"),
     ("engine.max_rows", "true", "found true, must be auto or a whole number of at least 1"),
-    ("engine.block_size", "1", "found 1, must be auto or a whole number of at least 2"),
-    ("engine.block_size", "4.0", "found 4.0, must be auto or a whole number of at least 2"),
+    ("engine.block_size", "1", "found 1, must be auto or a whole number from 2 to 64"),
+    ("engine.block_size", "4.0", "found 4.0, must be auto or a whole number from 2 to 64"),
+    ("engine.block_size", "65", "found 65, must be auto or a whole number from 2 to 64"),
     ("engine.prefill_chunk", "0", "found 0, must be at least 1"),
     ("engine.prefill_chunk", "auto", "found auto, must be a whole number"),
     ("engine.memory", "0", "found 0, must be auto or a size above 0, such as 40GB or 900MB"),
@@ -429,12 +431,19 @@ def test_a_column_in_place_of_a_value(tmp_path: Path) -> None:
     assert sampling.defaults() == Sampling(temperature=0.5, stop=("a", "b"))
 
 
+NO_COLUMN = "missing; a value that rows give themselves is written {column: NAME}, or {column: NAME, default: VALUE}"
+
+
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
         ("{column: 1}", ".column", f"found 1, {TEXT}"),
         ("{column: t, default: -1}", ".default", "found -1, must be at least 0"),
-        ("{column: t, defaults: 1}", ".defaults", "unknown key, the keys here are column, default"),
+        ("{column: t, defaults: 1}", ".defaults", "unknown key, did you mean default"),
+        ("{column: t, other: 1}", ".other", "unknown key, the keys here are column, default"),
+        ("{colum: t}", ".colum", "unknown key, did you mean column"),
+        ("{default: 0.5}", ".column", NO_COLUMN),
+        ("{}", ".column", NO_COLUMN),
     ],
 )
 def test_faults_of_a_column_stand_where_they_are(tmp_path: Path, text: str, place: str, message: str) -> None:
@@ -442,6 +451,20 @@ def test_faults_of_a_column_stand_where_they_are(tmp_path: Path, text: str, plac
     with pytest.raises(JobError) as caught:
         load_job(path)
     assert str(caught.value) == f"{path}:{lines['sampling.temperature']}: sampling.temperature{place}: {message}"
+
+
+@pytest.mark.parametrize("key", ["stop", "choice", "thinking", "max_tokens", "logit_bias", "json_schema"])
+def test_a_mistyped_column_is_no_value_of_any_key(tmp_path: Path, key: str) -> None:
+    path, lines = write_job(tmp_path, {f"sampling.{key}": "{columm: t}"})
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    place = f"{path}:{lines[f'sampling.{key}']}: sampling.{key}"
+    assert str(caught.value) == f"{place}.columm: unknown key, did you mean column"
+
+
+def test_mappings_that_are_values_stay_values(tmp_path: Path) -> None:
+    for key, text in {"json_schema": "{default: 1}", "logit_bias": "{1: 2.5}"}.items():
+        assert load_job(write_job(tmp_path, {f"sampling.{key}": text})[0]).sampling.columns() == {}
 
 
 def test_a_fault_in_a_list_names_its_place(tmp_path: Path) -> None:

@@ -43,6 +43,16 @@ def test_unknown_keys(tmp_path: Path, key: str, hint: str) -> None:
     assert str(caught.value) == f"{path}:{lines[key]}: {key}: unknown key, {hint}"
 
 
+def test_a_mistyped_key_is_not_called_missing_as_well(tmp_path: Path) -> None:
+    path, lines = write_job(tmp_path, {"model": None, "modle": "m", "input.path": None, "input.pth": "a.parquet"})
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    assert str(caught.value).splitlines() == [
+        f"{path}:{lines['modle']}: modle: unknown key, did you mean model",
+        f"{path}:{lines['input.pth']}: input.pth: unknown key, did you mean path",
+    ]
+
+
 def test_all_problems_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     text = """\
@@ -84,9 +94,18 @@ output: {path: out.csv}
         ("input:\n  path: a\n  path: b\n", "{path}:3: input.path: stands twice, first in line 2"),
         ("model: &a [*a]\n", "{path}:1: model[0]: an alias may not stand for what contains it"),
         ("? [a]\n: b\n", "{path}:1: a key must be a name, not a list"),
-        ("model: !!python/name:os.system x\n", "{path}:1: model: the tag !!python/name:os.system may not stand here"),
-        ("model: !!int x\n", "{path}:1: model: found x, which cannot be read as !!int"),
-        ("model: !!bool maybe\n", "{path}:1: model: found maybe, which cannot be read as !!bool"),
+        (
+            "model: !!python/name:os.system x\n",
+            "{path}:1: model: the tag !!python/name:os.system may not stand here; leave it out",
+        ),
+        ('max_tokens: !!int "5"\n', "{path}:1: max_tokens: the tag !!int may not stand here; leave it out"),
+        ("model: !!str m\n", "{path}:1: model: the tag !!str may not stand here; leave it out"),
+        ("model: ! m\n", "{path}:1: model: the tag ! may not stand here; leave it out"),
+        ("model: !<tag:yaml.org,2002:str> m\n", "{path}:1: model: the tag !!str may not stand here; leave it out"),
+        ("!!map\nmodel: m\n", "{path}:1: the tag !!map may not stand here; leave it out"),
+        ("!!str model: m\n", "{path}:1: the tag !!str may not stand here; leave it out"),
+        ("input: {keep: !!seq [a]}\n", "{path}:1: input.keep: the tag !!seq may not stand here; leave it out"),
+        ("a: &x !!int 1\nb: *x\n", "{path}:1: a: the tag !!int may not stand here; leave it out"),
         (f"model: {'9' * 5000}\n", f"{{path}}:1: model: found {'9' * 57}..., which cannot be read as !!int"),
     ],
 )

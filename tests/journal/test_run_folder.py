@@ -284,11 +284,11 @@ def test_the_digest_of_the_input_is_shown_only_where_no_file_tells_more(tmp_path
     with open_folder(tmp_path / "o.parquet", fingerprint={"input.content": "aa"}) as folder:
         folder.commit([make_result(0)])
     changed = {"fingerprint": {"input.content": "bb"}}
-    with pytest.raises(FingerprintError, match=r"input\.content"):
+    with pytest.raises(FingerprintError, match="the input's columns that answers depend on hold other values"):
         open_folder(tmp_path / "o.parquet", **changed).close()
     with pytest.raises(FingerprintError, match="had 20 rows and has 21") as refusal:
         open_folder(tmp_path / "o.parquet", input_files=[InputRecord("in.parquet", 1, 21, "bb")], **changed).close()
-    assert "input.content" not in str(refusal.value)
+    assert "other values" not in str(refusal.value)
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:

@@ -101,7 +101,9 @@ def test_a_file_that_changed_since_it_was_recorded_is_not_read(tmp_path: Path) -
     path = write(tmp_path / "a.parquet", {"t": ["one", "two"]})
     table = open_table(path, column="t")
     write(path, {"t": ["one", "ten"]})
-    with pytest.raises(InputError, match=r"a\.parquet: was changed while the job was using it; run the job again"):
+    with pytest.raises(
+        InputError, match=r"a\.parquet: was changed while the job was using it; put the original file back"
+    ):
         next(table.prompts())
     with pytest.raises(InputError, match="was changed"):
         next(table.kept())

@@ -106,6 +106,10 @@ WHERE = {
         ("label = 'x'", [0, 2]),
         ("gone IS NULL AND n = 2", [1]),
         ("t = 'over and select'", []),
+        ("t = '5' OR n = 1.0", [0]),
+        ("t <> '= 5'", [0, 1, 3]),
+        ("gone = 5 OR n <= 1", [0]),
+        ('("over" = true) = (n > 1)', [2]),
         ("CASE WHEN n = 1 THEN true ELSE false END", [0]),
     ],
 )
@@ -123,6 +127,17 @@ def test_where(tmp_path: Path, expression: str, rows: list[int]) -> None:
         ("n; DROP TABLE rows", "input.where: sql parser error: "),
         ("nope(n)", "input.where: unsupported function 'nope'"),
         ("t > 1", "input.where: cannot compare string with numeric type"),
+        *(
+            (expression, "input.where: compares text with a number, and they are never equal; write what text is")
+            for expression in (
+                "t = 5",
+                "t=5",
+                "5 == t",
+                "t <> 5",
+                "t != 5.5",
+                "NOT (t = 5) AND n = 1",
+            )
+        ),
         ("n", "input.where: gives Int64, and must give true or false"),
         ("'text'", "input.where: gives String, and must give true or false"),
         ("true", "input.where: names no column; the columns are n, t, over, weird name, label, gone"),
@@ -163,13 +178,13 @@ def test_a_filter_cannot_ask_rows_whose_text_is_not_utf8(tmp_path: Path) -> None
 
 def test_repeated_ids_are_named_with_both_places(tmp_path: Path) -> None:
     one = write(tmp_path / "a.parquet", {"id": ["a", "b", "a"]})
-    other = write(tmp_path / "b.parquet", {"id": ["c", "b", "a", "c", "d", "c"]})
+    other = write(tmp_path / "b.parquet", {"id": ["c", "b", "a", "c", "d", "c", *"eeff"]})
     with pytest.raises(InputError) as caught:
         open_table([one, other], column="id", id="id")
     assert str(caught.value) == (
         "input.id: column id has ids that stand more than once: "
-        f"a ({one}: row 0, and {one}: row 2); b ({one}: row 1, and {other}: row 1); "
-        f"a ({one}: row 0, and {other}: row 2)"
+        f"a ({one}: row 0, and {one}: row 2, and 1 more); b ({one}: row 1, and {other}: row 1); "
+        f"c ({other}: row 0, and {other}: row 3, and 1 more); and 2 more"
         "; make them different, or leave input.id out to go by row number"
     )
 

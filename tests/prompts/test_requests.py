@@ -260,7 +260,11 @@ def test_the_token_that_ended_a_row_has_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("grammar", "message"),
     [
-        (Grammar("json_schema", '{"type": "nothing"}'), "sampling.json_schema: at #: Invalid type: nothing"),
+        (
+            Grammar("json_schema", '{"type": "nothing"}'),
+            'sampling.json_schema: at #/type: "nothing" is no type, the types are string, number, '
+            "integer, boolean, null, array, object",
+        ),
         (Grammar("regex", "("), 'sampling.regex: unclosed group, at character 1 of "("'),
     ],
 )
