@@ -76,7 +76,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def test_samples_are_rows_of_their_own(whole: list[dict[str, Any]]) -> None:
     keys = [(f"id-{row}", sample) for row in range(NUM_ROWS) for sample in range(NUM_SAMPLES)]
     assert [(row["id"], row["sample"]) for row in whole] == keys
-    assert len({tuple(row["token_ids"]) for row in whole}) > NUM_ROWS
+    assert len({tuple(row["token_ids"]) for row in whole}) == NUM_ROWS * NUM_SAMPLES
     for row in whole:
         assert len(row["token_ids"]) == row["completion_tokens"]
     # One sample reads the prompt, the others take what it read.
