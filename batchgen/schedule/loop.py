@@ -67,7 +67,8 @@ class _Prompt:
 
     @property
     def waiting(self) -> Waiting:
-        return Waiting(len(self.requests[0].tokens), len(self.requests), self.is_begun)
+        first = self.requests[0]
+        return Waiting(len(first.tokens), len(self.requests), self.is_begun, first.max_tokens)
 
 
 class _InFlight(NamedTuple):
@@ -142,7 +143,7 @@ class Loop:
 
     def _admit(self) -> None:
         num_free = self.decoder.max_rows - self.decoder.num_rows
-        chosen = choose([prompt.waiting for prompt in self._waiting], num_free)
+        chosen = choose([prompt.waiting for prompt in self._waiting], num_free, are_all=self._is_exhausted)
         if not chosen:
             return
         chosen = self._fitting(chosen)

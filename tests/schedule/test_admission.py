@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchgen.schedule.admission import Waiting, choose, look_ahead
+from batchgen.schedule.admission import Admitted, Waiting, choose, look_ahead
 
 WAITING = st.lists(st.builds(Waiting, st.integers(1, 5000), st.integers(1, 9), st.just(False)), max_size=40)
 
@@ -75,3 +75,17 @@ def test_no_prompt_waits_for_more_rounds_than_there_are_older_ones(prompts: list
 
 def test_look_ahead_is_bounded() -> None:
     assert [look_ahead(max_rows) for max_rows in (1, 4, 32)] == [16, 16, 128]
+
+
+def test_at_the_end_the_rows_that_may_become_longest_go_first() -> None:
+    waiting = [Waiting(10, max_tokens=5), Waiting(90, max_tokens=50), Waiting(12, max_tokens=50), Waiting(11)]
+    assert [one.position for one in choose(waiting, 2, are_all=True)] == [1, 2]
+    assert [one.position for one in choose(waiting, 3, are_all=True)] == [0, 1, 2]
+    assert [one.position for one in choose(waiting, 2)] == [0, 3]
+    equal = [Waiting(20), Waiting(8000), Waiting(21), Waiting(8000), Waiting(19)]
+    assert [one.position for one in choose(equal, 3, are_all=True)] == [0, 2, 4]
+
+
+def test_at_the_end_too_a_prompt_that_is_begun_goes_on_first() -> None:
+    waiting = [Waiting(10, 2, is_begun=True, max_tokens=5), Waiting(90, max_tokens=50)]
+    assert choose(waiting, 2, are_all=True) == [Admitted(0, 2)]
