@@ -24,7 +24,8 @@ class EngineOptions:
     """How to decode. None leaves a choice to the engine. Only `eos_token_ids`, `dtype` and `weights` change tokens, and
     `coupling` those of sampled rows: under `rejection` they depend on the drafter and on `block_size` too.
 
-    `block_size` counts the anchor and its drafts; it is the drafter's own where None, and 1 without a drafter.
+    `block_size` counts the anchor and its drafts. Where None each round's is chosen, up to the drafter's own, from what
+    rounds cost and drafts bring (under `rejection` it is the drafter's own).
     `dtype` is float32, bfloat16 or float16; None is float32 on a CPU and the checkpoint's own on a GPU. `weights` are
     the bits and the group size that the model is quantized to while it is read, and `drafter_bits` those of the
     drafter; None leaves them. `memory` is how many bytes the whole process may take. `logprobs` asks
@@ -37,11 +38,11 @@ class EngineOptions:
     block_size: int | None = None
     prefill_chunk: int = 512
     dtype: str | None = None
+    coupling: Literal["shared", "rejection"] = "shared"
+    logprobs: bool = False
     weights: tuple[int, int] | None = None
     drafter_bits: int | None = None
     memory: int | None = None
-    coupling: Literal["shared", "rejection"] = "shared"
-    logprobs: bool = False
 
 
 def check_pair(model: Path, drafter: Path | None, vocab_size: int | None = None) -> None:

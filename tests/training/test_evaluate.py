@@ -98,7 +98,7 @@ def test_acceptance_is_the_engines(
     drafters.save_drafter(draft_model, tmp_path)
     found = acceptance(load_model(tmp_path, mx.float32), model, draft_config, answered)
 
-    options = EngineOptions(frozenset({NO_TOKEN}), time.monotonic, dtype="float32", max_rows=8)
+    options = EngineOptions(frozenset({NO_TOKEN}), time.monotonic, dtype="float32", max_rows=8, block_size=8)
     decoder = batchgen.engine.load(tmp_path / "target", tmp_path, options)
     decoder.admit(
         [
