@@ -15,12 +15,13 @@ from batchgen import engine
 from batchgen.backend import MlxBackend, TextCodec, engine_options
 from batchgen.bench.machine import machine_facts
 from batchgen.bench.mlx_lm_side import MlxLmSide, left_out
+from batchgen.bench.reference_side import ReferenceSide, is_installed, is_served
 from batchgen.bench.sides import EngineSide, Side, Tokens
 from batchgen.engine.decoder import BatchDecoder
 from batchgen.errors import InputError
 from batchgen.job.load import load_job
 from batchgen.job.spec import Job
-from batchgen.plan import open_models
+from batchgen.plan import Models, open_models
 from batchgen.prompts.read import InputTable
 from batchgen.report.table import counted, figure, format_table
 from batchgen.types import Prompt, Request, RowError
@@ -147,8 +148,12 @@ def bench_job(
     decoded.
     """
     job = load_job(job_path)
-    decoder, rows = _prepare(job, max_rows, say)
+    models = open_models(job, MlxBackend())
+    decoder, rows = _prepare(job, models, max_rows, say)
     sides = _sides(decoder, rows.codec, list(dict.fromkeys(batch_sizes)) or [decoder.max_rows])
+    # A model that is quantized while it is read is left to the sides that share it.
+    if is_installed() and job.engine.weights is None and all(map(is_served, rows.requests())):
+        sides += _reference_sides(decoder, models, rows.codec)
     runs = _take_turns(sides, rows, repeats, say)
     requests = rows.requests()
     expected = next(tokens for name, _, tokens in runs if name == WITHOUT_DRAFTER)
@@ -166,8 +171,8 @@ def bench_job(
     )
 
 
-def _prepare(job: Job, max_rows: int | None, say: Callable[[str], None]) -> tuple[BatchDecoder, _Rows]:
-    table, models = InputTable.open(job.input, job.sampling), open_models(job, MlxBackend())
+def _prepare(job: Job, models: Models, max_rows: int | None, say: Callable[[str], None]) -> tuple[BatchDecoder, _Rows]:
+    table = InputTable.open(job.input, job.sampling)
     codec = models.codec
     good = (prompt for prompt in table.prompts() if not isinstance(codec.requests(prompt, [0]), RowError))
     rows = _Rows(list(islice(good, max_rows)), codec)
@@ -186,6 +191,14 @@ def _sides(decoder: BatchDecoder, codec: TextCodec, batch_sizes: Sequence[int]) 
     sides.append(EngineSide(WITHOUT_DRAFTER, target, None, replace(options, block_size=1), ends))
     sides += [MlxLmSide(target.model, size, ends, codec.vocab_size, options.logprobs) for size in batch_sizes]
     return sides
+
+
+def _reference_sides(decoder: BatchDecoder, models: Models, codec: TextCodec) -> list[Side]:
+    """The reference's own decoding, where the job has a drafter."""
+    if models.drafter_path is None:
+        return []
+    block = decoder.options.block_size
+    return [ReferenceSide(models.model.path, models.drafter_path, decoder.target.dtype, block, codec.eos_token_ids)]
 
 
 def _take_turns(

@@ -124,15 +124,7 @@ def load_target(
     Weights are read, recast, quantized and stacked layer by layer, so that little more memory is taken than they need
     in the end. Raises ModelError if the folder's files do not make up such a model.
     """
-    try:
-        model, _ = load_model(folder, lazy=True)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise ModelError(f"{folder}: the model cannot be read: {_first_line(error)}") from error
-    if dtype is not None:
-        _cast(model, dtype)
-    if weights is not None:
-        quantize(model, *weights)
-    model.eval()
+    model = read_model(folder, dtype, weights)
     try:
         target = Target(model, tap)
         for weight in dict(tree_flatten(model.parameters())).values():
@@ -141,6 +133,20 @@ def load_target(
         raise ModelError(f"{folder}: the model cannot be read: {_first_line(error)}") from error
     mx.clear_cache()
     return target
+
+
+def read_model(folder: Path, dtype: mx.Dtype | None, weights: tuple[int, int] | None) -> nn.Module:
+    """mlx-lm's own model of a folder, its weights not evaluated yet; the arguments are `load_target`'s."""
+    try:
+        model: nn.Module = load_model(folder, lazy=True)[0]
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise ModelError(f"{folder}: the model cannot be read: {_first_line(error)}") from error
+    if dtype is not None:
+        _cast(model, dtype)
+    if weights is not None:
+        quantize(model, *weights)
+    model.eval()
+    return model
 
 
 def _cast(model: nn.Module, dtype: mx.Dtype) -> None:
