@@ -120,17 +120,24 @@ def launch_round(
 
     Nothing waits for the device, but with a grammar: then the drafts are read while the target works.
     """
+    if drafter is None:
+        block = 1
     lengths = mx.minimum(slots.remaining, block)
     tokens, proposal = slots.anchors[:, None], None
     if drafter is not None and slots.context is not None and block > 1:
         least = mx.maximum(lengths, 1)
         proposal = drafter.propose_by(slots.context, slots.anchors, block, least, rules, coupling)
         tokens = mx.concatenate([tokens, proposal.drafts], axis=1)
-    logits, features = target.verify(slots.state, tokens)
+    if proposal is None:
+        # Nothing can be rejected, so the anchors are taken in at once.
+        logits, features = target.step(slots.state, tokens, lengths)
+    else:
+        logits, features = target.verify(slots.state, tokens)
     allowed = _grammar_masks(rules, tokens, logits)
     decision = judge(rules, coupling, logits, slots.anchors, proposal, lengths, allowed)
     counts = mx.where(lengths > 0, decision.num_accepted + 1, 0)
-    target.commit(slots.state, counts, tokens.shape[1])
+    if proposal is not None:
+        target.commit(slots.state, counts, tokens.shape[1])
     if drafter is not None and slots.context is not None and features is not None:
         drafter.extend(slots.context, features, counts)
     rules.advance(tokens, counts)

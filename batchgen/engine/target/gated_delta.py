@@ -119,6 +119,8 @@ def chunked_gated_delta(
     batch, length, num_heads, value_dim = v.shape
     if state is None:
         state = mx.zeros((batch, num_heads, value_dim, k.shape[-1]))
+    if length == 1:
+        return _one_token(q, k, v, log_g, beta, state)
     chunk = min(chunk or _default_chunk(), length)
     num_chunks = -(-length // chunk)
     padding = num_chunks * chunk - length
@@ -141,6 +143,19 @@ def chunked_gated_delta(
         state = from_start[:, :, n, -1:] * state + deltas.swapaxes(-1, -2) @ writes[:, :, n]
     y = mx.concatenate(outputs, axis=2)[:, :, :length]
     return y.swapaxes(1, 2), state
+
+
+def _one_token(
+    q: mx.array, k: mx.array, v: mx.array, log_g: mx.array, beta: mx.array, state: mx.array
+) -> tuple[mx.array, mx.array]:
+    """The rule as it is written, for a sequence of one token: what plain decoding runs."""
+    q, k, v = (_heads_first(x, v.shape[2]) for x in (q, k, v))
+    g = mx.exp(log_g.astype(mx.float32)).swapaxes(1, 2)[..., None]
+    beta = beta.astype(mx.float32).swapaxes(1, 2)[..., None]
+    state = g * state
+    delta = beta * (v - k @ state.swapaxes(-1, -2))
+    state = state + delta.swapaxes(-1, -2) @ k
+    return (q @ state.swapaxes(-1, -2)).swapaxes(1, 2), state
 
 
 def _default_chunk() -> int:

@@ -39,6 +39,7 @@ class Target:
         self._form = choose_form(recurrent, self.dtype)
         self._block = compiled(self._run_block)
         self._commit = compiled(self._run_commit)
+        self._step = compiled(self._run_step)
 
     @property
     def dtype(self) -> mx.Dtype:
@@ -73,6 +74,14 @@ class Target:
         state.keep(after, counts, length)
         return hidden
 
+    def step(self, state: TargetState, tokens: mx.array, counts: mx.array) -> tuple[mx.array, mx.array | None]:
+        """Plain decoding: logits [R, 1, V] and features behind tokens [R, 1], which rows with counts[r] 1 take in; those
+        with 0 stay as they are."""
+        state.begin(1)
+        logits, features, after = self._step(tokens, state.lengths, state.capacity, state.inputs(), counts)
+        state.keep(after, counts, 1)
+        return logits, features
+
     def verify(self, state: TargetState, tokens: mx.array) -> tuple[mx.array, mx.array | None]:
         """Logits [R, L, V] and features of a block on top of the state, to be followed by `commit`."""
         state.begin(tokens.shape[1])
@@ -91,6 +100,13 @@ class Target:
     ) -> tuple[mx.array, mx.array | None, list[Arrays]]:
         mask = _mask(lengths, tokens.shape[1], capacity)
         hidden, after = self._layers.block(tokens, self.tap, lengths, mask, states, self._form)
+        return head(self.model, hidden.final), hidden.features, after
+
+    def _run_step(
+        self, tokens: mx.array, lengths: mx.array, capacity: int, states: Sequence[Arrays], counts: mx.array
+    ) -> tuple[mx.array, mx.array | None, list[Arrays]]:
+        mask = _mask(lengths, 1, capacity)
+        hidden, after = self._layers.take_in(tokens, self.tap, lengths, mask, states, counts, self._form)
         return head(self.model, hidden.final), hidden.features, after
 
     def _run_commit(self, states: Sequence[Arrays], records: Sequence[Arrays], counts: mx.array) -> list[Arrays]:
