@@ -75,8 +75,10 @@ class Target:
         return hidden
 
     def step(self, state: TargetState, tokens: mx.array, counts: mx.array) -> tuple[mx.array, mx.array | None]:
-        """Plain decoding: logits [R, 1, V] and features behind tokens [R, 1]; rows with counts[r] 1 take theirs in, those
-        with 0 stay as they are."""
+        """Plain decoding: logits [R, 1, V] and features behind tokens [R, 1].
+
+        Rows with counts[r] 1 take their token in, those with 0 stay as they are.
+        """
         state.begin(1)
         logits, features, after = self._step(tokens, state.lengths, state.capacity, state.inputs(), counts)
         state.keep(after, counts, 1)
