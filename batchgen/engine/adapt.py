@@ -126,10 +126,6 @@ class BlockChooser:
         """What became of a row's drafts in a round."""
         self._acceptance.note(num_drafts, num_accepted)
 
-    def expected_tokens(self, block: int) -> float:
-        """Tokens that a row makes in a round of that length, on average."""
-        return self._acceptance.expected_tokens(block)
-
     def facts(self) -> dict[str, str]:
         """What was chosen and what it rests on, as short texts."""
         if not self.used:

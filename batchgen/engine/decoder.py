@@ -200,7 +200,6 @@ class BatchDecoder:
 
     def _prefill_turn(self, group: PrefillGroup) -> list[Generation]:
         """Reads a chunk; rows that reached their prompt's end move to slots, or are finished by their first token."""
-        self._is_disturbed = True
         read = group.turn()
         for prompt in read:
             if prompt.num_following:

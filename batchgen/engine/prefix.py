@@ -41,12 +41,10 @@ def shared_beginning(prompts: Sequence[Sequence[int]]) -> Sequence[int]:
     """What the first prompt begins with and others do too, each going on after it; empty where there is none that is
     worth keeping."""
     first, *others = prompts
-    lengths = [length for other in others if (length := common_length(first, other)) > LEAST_TOKENS]
-    if not lengths:
-        return ()
+    shared = [(common_length(first, other), len(other)) for other in others]
     # One token at least is left to each prompt.
-    sharing = [len(first), *(len(other) for other in others if common_length(first, other) > LEAST_TOKENS)]
-    return first[: min(min(lengths), min(sharing) - 1)]
+    lengths = [min(length, whole - 1) for length, whole in shared if length > LEAST_TOKENS]
+    return first[: min(*lengths, len(first) - 1)] if lengths else ()
 
 
 def read_prefix(tokens: Sequence[int], target: Target, drafter: Drafter | None, chunk: int) -> Prefix:

@@ -5,7 +5,7 @@ class of mlx-lm patched. What a layer computes is mlx-lm's; a test holds the two
 arrays, so that they can be compiled: they take what each layer remembers and give back what it has next.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -96,6 +96,9 @@ class GatedDeltaLayer:
         return mixed
 
 
+_Mix = Callable[[GatedDeltaLayer, mx.array, LayerState], tuple[mx.array, Arrays]]
+
+
 class DecoderLayer:
     """Norms, mixer and feed-forward of one layer."""
 
@@ -147,17 +150,9 @@ class Layers:
         `states` are each layer's arrays: an attention layer's come back with the block written in, of a gated-delta
         layer its record comes back.
         """
-        h, outputs = self._inner.embed_tokens(tokens), dict[int, mx.array]()
-        after: list[Arrays] = []
-        for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
-            if isinstance(layer.mixer, AttentionLayer):
-                mixed, kept = layer.mixer(layer.normed(h), mask, offsets, (state[0], state[1]))
-                after.append(kept)
-            else:
-                mixed, record = layer.mixer.block(layer.normed(h), form, LayerState(*state))
-                after.append(tuple(record))
-            outputs[index] = h = layer.finish(h, mixed)
-        return self._hidden(h, outputs, tap), after
+        return self._over_rows(
+            tokens, tap, offsets, mask, states, lambda mixer, x, before: mixer.block(x, form, before)
+        )
 
     def take_in(
         self,
@@ -170,15 +165,23 @@ class Layers:
         form: Form,
     ) -> tuple[Hidden, list[Arrays]]:
         """Each row's first counts[r] of tokens [R, T], read into the states; gives the new ones."""
+        return self._over_rows(
+            tokens, tap, offsets, mask, states, lambda mixer, x, before: mixer.take_in(x, form, before, counts)
+        )
+
+    def _over_rows(
+        self, tokens: mx.array, tap: Sequence[int], offsets: mx.array, mask: Mask, states: Sequence[Arrays], mix: _Mix
+    ) -> tuple[Hidden, list[Arrays]]:
+        """One pass on top of the states; `mix` is what gated-delta layers do with theirs."""
         h, outputs = self._inner.embed_tokens(tokens), dict[int, mx.array]()
         after: list[Arrays] = []
         for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
+            kept: Arrays
             if isinstance(layer.mixer, AttentionLayer):
                 mixed, kept = layer.mixer(layer.normed(h), mask, offsets, (state[0], state[1]))
-                after.append(kept)
             else:
-                mixed, taken = layer.mixer.take_in(layer.normed(h), form, LayerState(*state), counts)
-                after.append(tuple(taken))
+                mixed, kept = mix(layer.mixer, layer.normed(h), LayerState(*state))
+            after.append(tuple(kept))
             outputs[index] = h = layer.finish(h, mixed)
         return self._hidden(h, outputs, tap), after
 
